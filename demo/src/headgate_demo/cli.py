@@ -1,4 +1,4 @@
-"""Adds ``headgate demo`` to the command line: it starts what a try needs beside headgate."""
+"""Adds ``headgate demo`` to the command line, which starts a local Kafka broker."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def kafka(
 def run_broker(
     topics: Sequence[str], partitions: int, on_start: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run a broker on loopback with some topics until SIGINT; its data go with it.
+    """Run a broker on loopback with some topics until SIGINT, then delete its data.
 
     Parameters
     ----------
     partitions : int
-        Of each of them.
+        Partitions of each topic.
     on_start : callable
-        Gets what ``kafka.bootstrap.servers`` is to be, once the broker answers.
+        Called with the value for ``kafka.bootstrap.servers`` when the broker answers.
     """
     broker = engine_module("headgate_demo.spark.broker").Broker
     made = engine_module("headgate_demo.spark.topics")

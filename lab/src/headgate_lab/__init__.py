@@ -1,5 +1,5 @@
-"""The laboratory: the papers' figures, benchmarks, and the simulators and libraries that only they need.
+"""Contains the laboratory: the papers' figures, benchmarks, and the simulators and libraries they need.
 
-A distribution of its own, so that whoever runs a job does not install it. Imports the product;
-nothing of the product imports it.
+It is a separate distribution, which running a job does not require. It imports the product; nothing in
+the product imports it.
 """

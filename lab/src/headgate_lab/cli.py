@@ -1,4 +1,4 @@
-"""The commands that the laboratory adds to ``headgate``: figure, loads and bench."""
+"""Adds the laboratory's commands to ``headgate``: figure, loads and bench."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _COUNTED = {
     Benchmark.LATENCY: "seconds",
     Benchmark.CHANGES: "count",
 }
-"""What ``--count`` counts in each benchmark: the name of its parameter."""
+"""Parameter that ``--count`` sets in each benchmark; in others it is ``count``."""
 
 
 def figure(
@@ -242,7 +242,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
 
 def _bench_module(name: Benchmark, *, cluster: bool) -> str:
     if name is Benchmark.OPERATORS:
-        # Above the engine: some of its parts measure processes without Spark.
+        # In a layer above the engine: some of its parts measure processes without Spark.
         return "headgate_lab.experiments.operators"
     if name is Benchmark.TUPLE_BUFFER:
         # Without Spark: it measures processes and shared memory only.

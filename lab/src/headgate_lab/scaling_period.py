@@ -1,4 +1,4 @@
-"""Latency by markers, and how long scaling lasts: one definition for simulator and Spark (DRRS V)."""
+"""Computes latency from markers, and the scaling period, for the simulator and for Spark (DRRS V)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 STABLE_SHARE = 1.1
-"""Latency within this share of the level before scaling counts as stable (DRRS V-B)."""
+"""Latency up to this multiple of the level before scaling counts as stable (DRRS V-B)."""
 
 STABLE_S = 100.0
-"""For how long it has to be (DRRS V-B)."""
+"""Time for which latency must be stable, in seconds (DRRS V-B)."""
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Markers in the order of their creation.
+    """Holds the latencies of markers, in the order of their creation.
 
     Attributes
     ----------
     created_s : float64[n]
-        When a marker's record was due at its source: what it waited there counts (DRRS V-A).
+        Due time of a marker's record at its source, so that waiting there counts (DRRS V-A).
     latency_s : float64[n]
-        Until it reached the sink.
+        Time from then to the arrival at the sink.
     """
 
     created_s: F64
@@ -38,11 +38,11 @@ class Latencies:
 
 
 def level_s(latencies: Latencies, start_s: float, end_s: float) -> float:
-    """Return the greatest latency of an interval before scaling; 0 without markers.
+    """Return the largest latency of an interval before scaling; 0 without markers.
 
     References
     ----------
-    DRRS V-B says "pre-scaling level"; its code takes the greatest of 200 to 280 s.
+    DRRS V-B says "pre-scaling level"; its code takes the largest of 200 to 280 s.
     """
     found = latencies.between(start_s, end_s)
     return float(found.max()) if len(found) else 0.0
@@ -65,7 +65,7 @@ def stable_from_s(
     from_s : float
         The request, or the last acknowledgement.
     stable_s : float
-        How long it has to keep within.
+        Time for which latency must keep within `share`.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Draws random numbers as hashes of (seed, record number, field) instead of a stream.
 
-So any range of records can be made anywhere, again after a crash, and is the same.
+So any process can generate any range of records, also again after a crash, and gets the same records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Draw:
     steps : uint64[n]
         Record numbers, multiplied once for all fields; see `of`.
     fields : tuple of str
-        Fields that draw. The order is part of a stream's format: a new field goes to the end.
+        Fields with random values. Their order is part of a stream's format: a new field goes to the end.
     """
 
     seed: int
@@ -48,11 +48,11 @@ class Draw:
         return cls(seed, record.astype(np.uint64) * np.uint64(_GOLDEN), fields)
 
     def bits(self, field: str, word: int = 0) -> U64:
-        """Return 64 random bits per record; `word` numbers further ones of the same field."""
+        """Return 64 random bits per record; a field that needs more bits asks for `word` 1, 2, ..."""
         field_key = _mix((self.fields.index(field) + 1) * 0x10000 + word)
         key = _mix((self.seed * _GOLDEN + field_key) & _MASK)
         bits = self.steps + np.uint64(key)
-        # In place: the arrays are in cache, new ones would not be.
+        # In place: the array is in cache, a new one would not be.
         bits ^= bits >> np.uint64(30)
         bits *= np.uint64(0xBF58476D1CE4E5B9)
         bits ^= bits >> np.uint64(27)
@@ -61,11 +61,11 @@ class Draw:
         return bits
 
     def below(self, field: str, bound: I64 | int) -> I64:
-        """Return an even draw from [0, bound) per record; bound < 2^31."""
+        """Return a uniform integer from [0, bound) per record; bound < 2^31."""
         return below(self.bits(field), bound)
 
     def unit(self, field: str) -> F64:
-        """Return an even draw from [0, 1) per record, in steps of 2^-53."""
+        """Return a uniform number from [0, 1) per record, in steps of 2^-53."""
         return unit(self.bits(field))
 
     def letters(self, field: str, width: int) -> npt.NDArray[np.uint8]:
@@ -90,7 +90,7 @@ def unit(bits: U64) -> F64:
 
 
 def zipf_shares(count: int, exponent: float) -> F64:
-    """Return the share of ranks 0 to `count` - 1: rank k weighs ``1/(k + 1)^exponent``."""
+    """Return the share of each rank from 0 to `count` - 1: rank k has weight ``1/(k + 1)^exponent``."""
     weight = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     shares: F64 = weight / weight.sum()
     return shares
@@ -98,7 +98,7 @@ def zipf_shares(count: int, exponent: float) -> F64:
 
 @lru_cache(maxsize=16)
 def zipf_edges(count: int, exponent: float) -> F64:
-    """Return the cumulative shares of the same ranks, ending with 1."""
+    """Return the cumulative sums of `zipf_shares`; the last is 1."""
     cumulative = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
     edges: F64 = cumulative / cumulative[-1]
     return edges

@@ -1,9 +1,9 @@
-"""Generates the NEXMark stream: auctions, and people who open them and bid.
+"""Generates the NEXMark stream: people, the auctions that they open, and bids.
 
 Every row is a pure function of (configuration, event number): random numbers are hashes of (seed,
-event number, field) instead of a stream, so that any slice of the events can be made anywhere,
-again after a crash, and gives the same rows. Ids follow the Flink and Beam generators to the
-letter; what only fills space (names, texts, urls) has their sizes, not their words.
+event number, field) instead of a stream. So any process can generate any range of events, also again
+after a crash, and gets the same rows. Ids follow the Flink and Beam generators exactly; columns that only
+fill space (names, texts, urls) have their sizes, not their words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ID_LEAD = 10
 """Bids may name an auction or person up to this many ids ahead. Flink nexmark."""
 
 DELAY_MS_MAX = 2_000_000
-"""The longest delay that one draw of 31 bits can hold in microseconds."""
+"""Longest delay whose microseconds fit into a random number of 31 bits."""
 
 _RATE = ConstantRate(10_000.0)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -52,7 +52,7 @@ class NexmarkConfig:
     """Events of all three kinds per second. Default: Flink nexmark."""
 
     person_proportion: int = 1
-    """New people per epoch of events; >= 1. Default: Flink nexmark, epochs of 50."""
+    """New people per epoch of events; >= 1. The defaults are Flink nexmark's, with epochs of 50."""
 
     auction_proportion: int = 3
     """New auctions per epoch; >= 1."""
@@ -70,10 +70,10 @@ class NexmarkConfig:
     """A bid is by the hot bidder with probability 1 - 1/ratio; >= 1, 1 means never."""
 
     in_flight_auctions: int = 100
-    """Auctions open at a time, which other bids choose among evenly; >= 1."""
+    """Auctions open at a time; a bid that is not on the hot auction chooses evenly among them; >= 1."""
 
     active_people: int = 1000
-    """The latest people, whom other bids and auctions choose among evenly; >= 1."""
+    """Number of latest people; a bid or auction not by the hot person chooses evenly among them; >= 1."""
 
     skew: float = 0.0
     """Zipf exponent s of bids over the auctions in flight: rank k gets a share in proportion to
@@ -81,11 +81,11 @@ class NexmarkConfig:
     choice and `hot_auction_ratio`. Not part of NEXMark; DRRS uses 0.5 to 1.5 elsewhere."""
 
     prob_delayed: float = 0.1
-    """Share of events whose event time is older than the time they're due; 0 to 1."""
+    """Share of events whose event time is before their due time; 0 to 1."""
 
     delay_ms: int = 3000
-    """The most that a delayed event is older by, milliseconds, evenly drawn from 1 us on; 0 to
-    `DELAY_MS_MAX`. Keep a watermark above it if nothing shall be late."""
+    """Largest difference between due time and event time of a delayed event, in ms; drawn evenly from
+    1 us on; 0 to `DELAY_MS_MAX`. With a longer watermark delay no event is late."""
 
     padding: bool = False
     """Fill `extra` so that people, auctions and bids have 200, 500 and 100 bytes on average."""
@@ -120,7 +120,7 @@ class NexmarkConfig:
 
 
 def due(config: NexmarkConfig, elapsed_s: float) -> int:
-    """Return how many events are due `elapsed_s` seconds after the start, never above the end."""
+    """Return how many events are due `elapsed_s` seconds after the start, at most `max_events`."""
     count = int(config.rate.count(elapsed_s))
     return count if config.max_events is None else min(count, config.max_events)
 
@@ -133,11 +133,11 @@ _FIELDS = (
     "auction.expires", "auction.itemName", "auction.description", "auction.extra",
     "person.name", "person.emailAddress", "person.creditCard", "person.city", "person.extra",
 )  # fmt: skip
-"""Fields that draw. The order is part of the format: a new field goes to the end."""
+"""Fields with random values. Their order is part of the format: a new field goes to the end."""
 
 
 def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
-    """Return true with probability 1 - 1/ratio, from the lower 32 of `bits`."""
+    """Return True with probability 1 - 1/ratio per event, from the lower 32 of `bits`."""
     low = (bits & np.uint64(0xFFFFFFFF)).view(np.int64)
     return ((low * ratio) >> 32) > 0
 
@@ -146,14 +146,14 @@ def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
 
 
 class _Slice:
-    """Holds the events [start, stop): the columns that others share, made when first asked for.
+    """Holds the columns of some events from which other columns are computed.
 
     Attributes
     ----------
     event : int64[n]           Event numbers.
     kind : int32[n]            0 person, 1 auction, 2 bid.
     last_person, last_auction : int64[n]   Newest id so far, from 0 (not `FIRST_ID`).
-    scheduled_us, event_us : int64[n]      When due, and its event time; us since the Unix epoch.
+    scheduled_us, event_us : int64[n]      Due time and event time, us since the Unix epoch.
     """
 
     def __init__(self, config: NexmarkConfig, event: I64, base_us: int) -> None:
@@ -183,7 +183,7 @@ class _Slice:
         return _Slice(self.config, self.event[self.kind == kind], self.base_us)
 
     def someone(self, bits: U64) -> I64:
-        """Return an even draw among the active people and a few that don't exist yet."""
+        """Return a person chosen evenly among the active people and `ID_LEAD` that do not exist yet."""
         people = self.last_person + 1
         active = np.minimum(people, self.config.active_people)
         person: I64 = people - active + below(bits, active + ID_LEAD)
@@ -259,11 +259,11 @@ _CITIES = (
 )  # fmt: skip
 _HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 _CHANNELS = 10_000
-"""Channels beside the hot ones, which get half of the bids. Flink nexmark, BidGenerator."""
+"""Channels that are not hot; the hot ones get half of the bids. Flink nexmark, BidGenerator."""
 
 _PADDINGS = 1024
 _PADDED_BYTES = {"person": 200 - 66, "auction": 500 - 168, "bid": 100 - 32}
-"""Average size less the other fields: Flink nexmark's averages, the sizes here."""
+"""Average bytes of `extra`: Flink nexmark's average size of a row minus the size of the other fields."""
 
 
 @lru_cache(maxsize=1)
@@ -288,7 +288,7 @@ def _channel(s: _Slice) -> I64:
 
 @lru_cache(maxsize=3)
 def _paddings(kind: str) -> pa.Array:
-    """Return texts within 20 % of the length that `kind` lacks."""
+    """Return texts for `extra` of `kind`, within 20 % of the average length."""
     mean = _PADDED_BYTES[kind]
     letters = Draw.of(1, np.arange(_PADDINGS), _FIELDS).letters(f"{kind}.extra", mean + mean // 5)
     lengths = mean - mean // 5 + np.arange(_PADDINGS) % (2 * (mean // 5))
@@ -413,7 +413,7 @@ def check_columns(columns: Iterable[str] | None) -> tuple[tuple[str, tuple[str, 
     Raises
     ------
     ConfigError
-        An unknown name, or none at all.
+        A name is unknown, or `columns` is empty.
     """
     paths = {f"{struct}.{field}" for struct, fields in _STRUCTS.items() for field in fields}
     chosen = set(COLUMNS if columns is None else columns)
@@ -459,24 +459,24 @@ def events(
 ) -> pa.RecordBatch:
     """Return the rows of events [start, stop).
 
-    A pure function: the same configuration, event number and base give the same row, however the
-    range is cut. Ignores `max_events`; whoever asks knows the end (`due`).
+    A pure function: a row depends only on the configuration, its event number and the base. Ignores
+    `max_events`; the caller knows the end from `due`.
 
     Parameters
     ----------
     start, stop : int
-        Event numbers from 0; ``0 <= start <= stop``. All rows are made at once: keep ranges below
-        a million, and around 30,000 for speed.
+        Event numbers from 0; ``0 <= start <= stop``. All rows are in memory at once: keep ranges below
+        a million; about 30,000 is fastest.
     base_us : int
         When the stream started, us since the Unix epoch.
     columns : iterable of str, optional
-        See `check_columns`; columns that are left out cost nothing.
+        See `check_columns`; omitted columns cost no time.
 
     Returns
     -------
     RecordBatch
         ``stop - start`` rows in event order: event_type (0 person, 1 auction, 2 bid); person,
-        auction, bid (null in rows of another type); dateTime (event time); scheduled (when due).
+        auction, bid (null in rows of another type); dateTime (event time); scheduled (due time).
     """
     assert 0 <= start <= stop, (start, stop)
     chosen = check_columns(columns)
@@ -493,7 +493,7 @@ def _struct(name: str, fields: tuple[str, ...], rows: _Slice) -> pa.Array:
     kind = _KINDS.index(name)
     here = rows.kind == kind
     if name == "bid":
-        # Nearly every event is a bid: making the few others too is cheaper than choosing.
+        # Nearly all events are bids: computing the column for all is cheaper than selecting.
         return _struct_of(name, fields, rows, mask=pa.array(~here))
     index = np.cumsum(here) - 1
     few = _struct_of(name, fields, rows.only(kind), mask=None)

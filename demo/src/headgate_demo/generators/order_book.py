@@ -1,17 +1,17 @@
-"""Keeps order books, order by order: the plain definition that `kernels.match` is compared with.
+"""Matches orders one by one; the plain reference that `kernels.match` is compared with.
 
-Continuous auction by price, then time. An order first takes what it can from the other side, best
-price first and within a price the oldest first, at the resting order's price; what is left rests. An
-order must be covered by its account: a buyer's cash for the whole volume at the limit, a seller's
-shares; both are set aside until the order trades or is cancelled. One that isn't covered is refused.
+Continuous auction by price, then time. A new order first trades with the other side, best price first
+and at one price the oldest order first, at the resting order's price; its remaining volume rests in the
+book. The account must cover an order: a buyer's cash for the whole volume at the limit, a seller's
+shares; both are reserved until the order trades or is cancelled. An order that is not covered is refused.
 
 References
 ----------
-[STREAMSWITCH] 6.1, the application of its figure 4, and the authors' public code. Differs from the
-code where that is wrong: at equal volumes both orders leave the book (there a sell order of volume 0
-stays), matching stops at the first price that does not cross, trades are put out (there the input is
-put out again), and accounts are checked (as the paper says). An account is of one stock, since an
-order meets only what is kept for its stock. No CPU is burnt for its own sake.
+[STREAMSWITCH] 6.1, the application of its figure 4, and the authors' public code. Differs from errors of
+that code: at equal volumes both orders leave the book (there a sell order of volume 0 stays), matching
+stops at the first price that does not cross, the output is the trades (there the input), and accounts
+are checked (as the paper says). An account belongs to one stock, since an order sees only the state of
+its stock. No CPU time is burnt artificially.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CASH, SHARES = 100_000_000, 40_000
-"""What an account has to begin with: cents, and shares of its stock. Chosen, not tuned: of
-600,000 generated orders about 4 in 1,000 aren't covered."""
+"""Initial balance of an account: cents, and shares of its stock. Chosen, not tuned: of
+600,000 generated orders about 4 in 1,000 are not covered."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class RestingOrder:
 
 @dataclass
 class Balance:
-    """Holds the cash and the shares that an account may still use."""
+    """Holds the cash and the shares of an account that are not reserved."""
 
     cash: int
     shares: int
@@ -58,7 +58,7 @@ class OrderBook:
     sides : dict of bool to dict of int to deque of RestingOrder
         For buyers (True) and sellers, the resting orders per price, oldest first.
     cancelled, refused : int
-        Shares that left the book, or never came in, so far.
+        Shares of cancelled orders, and of refused orders, so far.
     """
 
     cash: int = CASH
@@ -141,7 +141,7 @@ class OrderBook:
 
 
 def trades_of(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, int, int, int]]:
-    """Return the reference's trades of a whole stream: (stock, buy, sell, price, volume)."""
+    """Return the trades of a whole stream: (stock, buy, sell, price, volume)."""
     books: dict[int, OrderBook] = {}
     return [
         (row["stock"], *trade)

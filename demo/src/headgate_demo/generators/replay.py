@@ -1,7 +1,7 @@
-"""Plays a timed log again at a chosen speed: a CSV file with a time column.
+"""Replays a timed log, a CSV file with a time column, at a chosen speed.
 
-The rows keep the order of the file. Where a row is earlier than the one before it, that is disorder
-of event time, and it survives: the row arrives when its predecessor does, with its own, older time.
+The rows keep the order of the file. A row with an earlier time than its predecessor is out of order in
+the replay, too: it arrives together with its predecessor, and keeps its own, older event time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Names a log, and the way in which it is played."""
+    """Holds the path of a log and the parameters of its replay."""
 
     path: str
     """A CSV file with a header, plain or gzip (`.gz`); readable on every host that reads it."""
@@ -40,8 +40,8 @@ class ReplayConfig:
     """Column with the time of each row, seconds since the log's start; numbers >= 0."""
 
     speed: float = 1.0
-    """Log seconds per second of wall clock; > 0. Event time keeps the log's own pace, so that at
-    speed 60 a window of 60 s closes every second."""
+    """Log seconds per second of wall clock; > 0. Event time remains log time, so that at speed 60 a
+    window of 60 s closes every second."""
 
     repeat: int = 1
     """How many times the log is played, one after another; >= 1."""
@@ -61,13 +61,13 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class ReplayLog:
-    """Holds a log in memory, with the time at which each row is due. Made by `load`.
+    """Holds a log in memory, with the due time of each row. Made by `load`.
 
     Attributes
     ----------
-    rows : RecordBatch          The file, n rows in its order.
+    rows : RecordBatch          The n rows of the file, in its order.
     offset_us : int64[n]        Event time of each row since the log's start, us.
-    due_us : int64[n]           When each is due in the first repetition, us of wall clock since the
+    due_us : int64[n]           Due time of each row in the first repetition, us of wall clock since the
                                 start; never decreasing.
     span_us : int               Event time from one repetition to the next, us.
     """
@@ -99,7 +99,7 @@ class ReplayLog:
         return cycle * int(self.rows.num_rows) + int(inside)
 
     def scheduled_us(self, row: I64) -> I64:
-        """Return when rows are due, us since the start; never decreasing in `row`."""
+        """Return the due times of rows, us since the start; never decreasing in `row`."""
         cycle, index = np.divmod(row, self.rows.num_rows)
         due_us: I64 = self.due_us[index] + cycle * self._cycle_us(1)
         return due_us
@@ -107,7 +107,7 @@ class ReplayLog:
     def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
         """Return rows [start, stop), counted through all repetitions.
 
-        A pure function of the file, the configuration and the arguments, however the range is cut.
+        A row depends only on the file, the configuration, its number and `base_us`.
 
         Parameters
         ----------
@@ -142,8 +142,8 @@ def load(config: ReplayConfig) -> ReplayLog:
     Raises
     ------
     ConfigError
-        No such file, an empty one, no such time column, a time that is no number >= 0, a column
-        whose name a replay adds, or a span that ends before the log does.
+        The file is missing or empty; the time column is missing, or has a value that is no number >= 0;
+        a column has a name that a replay adds; or the span is shorter than the log.
     """
     try:
         version = os.stat(config.path).st_mtime_ns
@@ -155,7 +155,7 @@ def load(config: ReplayConfig) -> ReplayLog:
 
 @lru_cache(maxsize=4)
 def _load(config: ReplayConfig, version: int) -> ReplayLog:
-    # `version` is part of the key only: a file that was replaced is read again.
+    # `version` is only part of the cache's key, so that a replaced file is read again.
     rows = _read(config)
     times_s = _times_s(config, rows)
     last_s = float(times_s.max())
@@ -163,7 +163,7 @@ def _load(config: ReplayConfig, version: int) -> ReplayLog:
     if not (span_s > last_s and math.isfinite(span_s)):
         msg = f"span_s of replay is {span_s:g}, but the log lasts {last_s:g} s; give more."
         raise ConfigError(msg)
-    # A row cannot arrive before the rows in front of it.
+    # A row cannot arrive before the rows that precede it in the file.
     due_s = np.maximum.accumulate(times_s) / config.speed
     return ReplayLog(
         config=config,
@@ -198,7 +198,7 @@ def _read(config: ReplayConfig) -> pa.RecordBatch:
 
 
 def _simple(column: pa.Array) -> pa.Array:
-    """Return integers, floats and booleans as they are, anything else as text."""
+    """Return integers, floats, booleans and text unchanged, columns of other types as text."""
     kinds = (pa.types.is_int64, pa.types.is_float64, pa.types.is_boolean, pa.types.is_string)
     return column if any(kind(column.type) for kind in kinds) else column.cast(pa.string())
 

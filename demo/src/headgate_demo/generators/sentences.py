@@ -1,9 +1,9 @@
-"""Generates sentences of words for counting: every row a pure function of (configuration, number).
+"""Generates sentences for a word count; every row is a pure function of (configuration, number).
 
 References
 ----------
 [STREAMSWITCH] figure 16: WordCount, 15,000 sentences/s that swing by 25 % in 300 s. The paper does not
-say what the sentences are; here a few words each, drawn by Zipf's law.
+describe the sentences; here a sentence has a few words, drawn by Zipf's law.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from headgate_demo.generators.draws import Draw, zipf_edges
 __all__ = ["SCHEMA", "SentenceConfig", "sentences"]
 
 LETTERS = 7
-"""Length of a word, that of an English one in running text and a little more: words must differ."""
+"""Letters of a word; a little more than an English word in running text has, so that words differ."""
 
 _FIELDS = ("length", "word", "letters")
-"""Fields that draw, in an order that is part of the format."""
+"""Fields with random values; their order is part of the format."""
 
 _RATE = SineRate(base_per_s=11_250.0, amplitude_per_s=3_750.0, period_s=300.0)
 
 SCHEMA = pa.schema(
     [pa.field("text", pa.string()), pa.field("scheduled", pa.timestamp("us", tz="UTC"))]
 )
-"""Columns of `sentences`: words with one blank between them, and when they are due."""
+"""Columns of `sentences`: words with one blank between them, and the time at which the row is due."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class SentenceConfig:
     """Different words; >= 1. Chosen, not tuned."""
 
     exponent: float = 1.0
-    """Zipf exponent of the words; >= 0, 0 means evenly."""
+    """Zipf exponent of the words; >= 0; at 0 all words are equally frequent."""
 
     length: int = 10
-    """Words of the longest sentence; >= 1, lengths are even from 1 on. Chosen, not tuned."""
+    """Words of the longest sentence; >= 1. Lengths are uniform from 1 on. Chosen, not tuned."""
 
     def __post_init__(self) -> None:
         for name, least in (("words", 1), ("exponent", 0), ("length", 1)):
@@ -62,7 +62,7 @@ class SentenceConfig:
 
 
 def sentences(config: SentenceConfig, start: int, stop: int, base_us: int) -> pa.RecordBatch:
-    """Return the rows [start, stop) of the stream, the same however the range is cut.
+    """Return the rows [start, stop) of the stream; they do not depend on how a range is divided.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def sentences(config: SentenceConfig, start: int, stop: int, base_us: int) -> pa
     Returns
     -------
     RecordBatch
-        Of `SCHEMA`, in order.
+        Rows with `SCHEMA`, by number.
     """
     assert 0 <= start <= stop, (start, stop)
     number = np.arange(start, stop, dtype=np.int64)
     lengths = 1 + Draw.of(config.seed, number, _FIELDS).below("length", config.length)
-    # a word's own number: its sentence's, then its place in it
+    # the number of a word: the first number of its sentence plus its place in the sentence
     first = np.repeat(number * config.length, lengths)
     ends = np.cumsum(lengths)
     place = np.arange(len(first)) - np.repeat(ends - lengths, lengths)

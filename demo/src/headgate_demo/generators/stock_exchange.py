@@ -30,23 +30,24 @@ LOT = 100
 """Shares are ordered by the hundred, as in Shanghai."""
 
 LOTS_MAX = 50
-"""Lots per order at the most. Chosen, not tuned."""
+"""Largest number of lots per order. Chosen, not tuned."""
 
 PRICE_LOW, PRICE_HIGH = 500, 5_000
-"""Cents between which the stocks' mean prices lie. Chosen, not tuned."""
+"""Range of the stocks' mean prices, in cents. Chosen, not tuned."""
 
 DRIFT, DRIFT_S = 0.03, 600.0
-"""A stock's price swings by this share in this time. Chosen, not tuned."""
+"""Amplitude (share of the mean price) and period (seconds) of a stock's price. Chosen, not tuned."""
 
 SPREAD, LEAN = 0.01, 0.35
-"""Limits lie within this share of the drifting price, and lean by this part of it towards not being
-met at once: about one new order in four crosses the other side. Chosen, not tuned."""
+"""Limits are uniform within `SPREAD`, a share of the drifting price. They are then shifted by `LEAN`
+times `SPREAD` away from the other side, so that about one new order in four trades at once. Chosen, not
+tuned."""
 
 CANCEL_REACH = 20_000
-"""A cancellation names one of this many orders before it. Chosen, not tuned."""
+"""A cancellation names one of this many rows before it. Chosen, not tuned."""
 
 _FIELDS = ("stock", "side", "limit", "lots", "account", "cancel", "cancelled", "rush")
-"""Fields that draw, in an order that is part of the format."""
+"""Fields with random values; their order is part of the format."""
 
 SCHEMA = pa.schema(
     [
@@ -61,9 +62,10 @@ SCHEMA = pa.schema(
         pa.field("scheduled", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""Columns of `orders`: the row's number, counted over all stocks; the order that it is or cancels;
-whether it cancels; the stock; whether it buys; its limit in cents; shares; who gave it; when due. A
-cancellation repeats all but `number`, `cancel` and `scheduled` of the order it names."""
+"""Columns of `orders`: number of the row over all stocks; number of the order, or of the order that the
+row cancels; whether the row is a cancellation; stock; whether the order buys; limit in cents; shares;
+account; due time. A cancellation repeats all columns of its order but `number`, `cancel` and
+`scheduled`."""
 
 
 _RATE = ExchangeRate()
@@ -83,19 +85,19 @@ class ExchangeConfig:
     """Stocks; >= 1."""
 
     exponent: float = EXPONENT
-    """Zipf exponent of orders over stocks; >= 0, 0 means evenly."""
+    """Zipf exponent of orders over stocks; >= 0; at 0 all stocks get equally many."""
 
     accounts: int = 100
     """Accounts that trade in each stock; >= 1. Chosen, not tuned."""
 
     cancels: float = 0.15
-    """Share of rows that cancel; 0 to below 1. Chosen, not tuned."""
+    """Share of rows that are cancellations; 0 to below 1. Chosen, not tuned."""
 
     rush_share: float = 0.0
-    """Share of the orders that are for the last, else quietest stock during a rush; 0 to 1."""
+    """Share of the orders that go to the last stock, otherwise the quietest, during a rush; 0 to 1."""
 
     rush_from_s: float = 0.0
-    """When the rush begins, seconds after the start; >= 0. It does not end."""
+    """Begin of the rush, seconds after the start; >= 0. It does not end."""
 
     def __post_init__(self) -> None:
         for name, least in (("stocks", 1), ("accounts", 1), ("exponent", 0), ("rush_from_s", 0)):
@@ -113,8 +115,7 @@ class ExchangeConfig:
 def orders(config: ExchangeConfig, start: int, stop: int, base_us: int) -> pa.RecordBatch:
     """Return the rows [start, stop) of the stream.
 
-    A pure function: the same configuration, number and base give the same row, however the range is
-    cut.
+    A pure function: a row depends only on the configuration, its number and the base.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def orders(config: ExchangeConfig, start: int, stop: int, base_us: int) -> pa.Re
     Returns
     -------
     RecordBatch
-        Of `SCHEMA`, by `number`.
+        Rows with `SCHEMA`, by `number`.
     """
     assert 0 <= start <= stop, (start, stop)
     number = np.arange(start, stop, dtype=np.int64)
@@ -154,14 +155,14 @@ def _due_us(config: ExchangeConfig, number: I64) -> I64:
 
 
 def _cancels(config: ExchangeConfig, number: I64) -> npt.NDArray[np.bool_]:
-    """Return which rows cancel; never the first, which has nothing before it."""
+    """Return which rows are cancellations; never the first row, which has none before it."""
     share = Draw.of(config.seed, number, _FIELDS).unit("cancel")
     cancels: npt.NDArray[np.bool_] = (share < config.cancels) & (number > 0)
     return cancels
 
 
 def _cancelled(config: ExchangeConfig, number: I64) -> I64:
-    """Return the earlier row that each would cancel; it may be a cancellation, which is no order."""
+    """Return the earlier row that each row would cancel; that row may itself be a cancellation."""
     reach = np.minimum(np.maximum(number, 1), CANCEL_REACH)
     back = Draw.of(config.seed, number, _FIELDS).below("cancelled", reach)
     return number - 1 - back
@@ -191,7 +192,7 @@ class _Orders:
         self.buys: npt.NDArray[np.bool_] = self.draw.below("side", 2) == 1
 
     def limit(self) -> I64:
-        """Return int64[n], cents."""
+        """Return the limits, int64[n], in cents."""
         away = 2 * self.draw.unit("limit") - 1  # share of the spread, -1 to 1
         lean = np.where(self.buys, -LEAN, LEAN)
         price = self._market() * (1 + SPREAD * (away + lean))
@@ -199,8 +200,8 @@ class _Orders:
         return cents
 
     def _market(self) -> F64:
-        """Return float64[n], the drifting price about which limits lie, cents."""
-        # every stock has a mean price and a phase of its own: two low-discrepancy sequences
+        """Return the drifting prices around which limits lie, float64[n], in cents."""
+        # mean price and phase of a stock: two low-discrepancy sequences over the stocks
         mean = PRICE_LOW + (self.stock * 0.6180339887498949) % 1.0 * (PRICE_HIGH - PRICE_LOW)
         phase = (self.stock * 0.7548776662466927) % 1.0
         time_s = self._config.rate.time_of(self._number)

@@ -1,8 +1,8 @@
-"""A Kafka broker of one process on loopback, for demonstrations and tests: never for data of worth.
+"""Runs a Kafka broker in one process on loopback, for demonstrations and tests, not for valuable data.
 
-It is Kafka's own, with broker and controller in one process: transactions, fencing and what a killed
-driver leaves open are the broker's doing, which no mock cluster has as Kafka has it. One broker has no
-replicas, so a leader that moves is not seen.
+The process is Kafka's own, broker and controller together. A mock cluster would not do transactions,
+fencing, and the open transactions of a killed driver as Kafka does. A single broker has no replicas, so
+a change of leader cannot be tested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.core.errors import EngineError, HeadgateError
 from headgate_demo.spark.jars import jars
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36")
-"""A broker, and what writes down its warnings."""
+"""Maven coordinates of the broker, and of the logger for its warnings."""
 
 _STARTS_S = 120.0
 _STOPS_S = 20.0
@@ -58,19 +58,19 @@ num.io.threads=2
 
 
 class Broker:
-    """A broker in KRaft mode, with controller and data in one process; a context manager.
+    """Runs a broker in KRaft mode, with the controller in the same process; a context manager.
 
     Parameters
     ----------
     directory : Path or None
-        For its data; None for a temporary one that goes with it.
+        For its data; None for a temporary directory that `close` deletes.
     memory : str
-        Of its JVM.
+        Heap of the JVM.
 
     Attributes
     ----------
     servers : str
-        As ``bootstrap.servers`` has it; the same after a restart.
+        Value for ``bootstrap.servers``; the same after a restart.
     """
 
     def __init__(self, directory: Path | None = None, memory: str = "256m") -> None:
@@ -87,12 +87,12 @@ class Broker:
             port=self._port, controller=controller, data=self._directory / "data"
         )
         self._settings.write_text(text, encoding="utf-8")
-        # Ivy leaves out what Spark has itself
+        # Ivy omits the jars that Spark has itself
         scala = sorted((Path(str(pyspark.__file__)).parent / "jars").glob("scala-library-*.jar"))
         self._classes = ":".join(str(jar) for jar in [*jars(KAFKA), *scala])
 
     def __enter__(self) -> Broker:
-        """Start it."""
+        """Start the broker."""
         try:
             self.start()
         except BaseException:
@@ -106,16 +106,16 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Close the broker."""
         self.close()
 
     def start(self) -> None:
-        """Start it on the data that it has, and wait until it answers.
+        """Start the broker on its existing data, and wait until it answers.
 
         Raises
         ------
         EngineError
-            It ends of itself, or does not answer in time.
+            The process ends, or does not answer in time.
         """
         if not (self._directory / "data").exists():
             self._format()
@@ -124,7 +124,7 @@ class Broker:
                 [*self._java(), "kafka.Kafka", str(self._settings)],
                 stdout=said,
                 stderr=said,
-                start_new_session=True,  # an interrupt at a terminal is its starter's
+                start_new_session=True,  # Ctrl-C at a terminal must only reach the starter
             )
         deadline = time.monotonic() + _STARTS_S
         while not self._answers():
@@ -138,19 +138,19 @@ class Broker:
 
     @property
     def runs(self) -> bool:
-        """Return whether its process is there."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once, as ``kill -9`` does; `start` starts it again on the same data."""
+        """Kill the process, as ``kill -9`` does; `start` starts it again on the same data."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it as it wants to be ended."""
+        """Shut the broker down in order."""
         self._end(signal.SIGTERM)
 
     def close(self) -> None:
-        """End it, and forget its data where nobody named a directory for them."""
+        """Kill the process, and delete the data if their directory is temporary."""
         self.kill()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -169,22 +169,22 @@ class Broker:
     def _java(self) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else "java"
-        # where the system knows how: it does not outlive who started it
+        # where setpriv exists, the broker ends with the process that started it
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return [
             *guard,
             java,
             f"-Xmx{self._memory}",
             "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # it lives for minutes
+            "-XX:TieredStopAtLevel=1",  # the process lives for minutes only
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             self._classes,
         ]
 
     def _format(self) -> None:
-        """Make the data directory ready, as ``kafka-storage.sh format`` does."""
-        # never with a dash in front, which would be an option
+        """Format the data directory, as ``kafka-storage.sh format`` does."""
+        # with a leading dash the identity would be read as an option
         identity = "H" + secrets.token_urlsafe(16)[1:]
         command = ["kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings)]
         ran = subprocess.run([*self._java(), *command], capture_output=True, text=True, check=False)
@@ -194,14 +194,14 @@ class Broker:
             raise HeadgateError(msg)
 
     def _answers(self) -> bool:
-        # Late: demonstrations only need it, and it is an extra.
+        # Imported late: the module needs the extra with Kafka's client.
         from headgate_demo.spark.topics import answers  # noqa: PLC0415
 
         return answers(self.servers)
 
 
 def _free_ports() -> tuple[int, int]:
-    """Return two ports of loopback that nobody listens at."""
+    """Return two free ports of loopback."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))

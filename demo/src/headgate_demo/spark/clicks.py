@@ -1,4 +1,4 @@
-"""Clicks from Kafka to counts in Kafka: a workload that has its broker beside it, and fills it."""
+"""Counts clicks from a Kafka topic into another one; starts a broker, and a generator of clicks."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _CLICK = "page string, user bigint, at timestamp"
 _POLL_S = 0.02
 
 CONNECTORS = {"4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"}
-"""By minor of Spark, the newest Kafka connector for it on Maven."""
+"""For each minor version of Spark, the newest Kafka connector for it on Maven."""
 
 _IN_SPARK = ("org.apache.hadoop:hadoop-client-runtime", "org.apache.hadoop:hadoop-client-api")
 
 
 def connector() -> list[Path]:
-    """Return the jars of Spark's Kafka connector for the Spark that is installed.
+    """Return the jars of Spark's Kafka connector for the installed Spark.
 
     Raises
     ------
     HeadgateError
-        They cannot be had.
+        The jars cannot be fetched.
     """
     version = CONNECTORS[".".join(pyspark.__version__.split(".")[:2])]
     return jars([f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"], _IN_SPARK)
@@ -60,16 +60,16 @@ def kafka_clicks(
     Parameters
     ----------
     servers, topic : str
-        Where the clicks are.
+        Broker and topic of the clicks.
     rate, seed : object
-        Of the clicks, for whoever makes them; nothing to the query.
+        For the generator of clicks; the query ignores them.
     """
     reader = spark.readStream.format("kafka").option(SERVERS, servers).option("subscribe", topic)
     return clicks_counted(reader.option("startingOffsets", "earliest").load())
 
 
 def clicks_counted(records: DataFrame) -> DataFrame:
-    """Return clicks per page and window of 5 s, of records with a click each, as Kafka has them."""
+    """Return clicks per page and window of 5 s, from Kafka's records of a click each."""
     read = F.from_json(F.col("value").cast("string"), _CLICK)
     counts = (
         records.select(read.alias("click"))
@@ -83,27 +83,27 @@ def clicks_counted(records: DataFrame) -> DataFrame:
 
 
 class ClicksBesides:
-    """Runs a broker, unless one is named, and a generator of clicks beside the query.
+    """Runs a generator of clicks, and a broker unless one is named, beside the query.
 
     Parameters
     ----------
     directory : Path
-        For the data of a broker of its own, which a later start finds again.
+        For the data of a broker that is started here; a later start finds them again.
     options : mapping
         ``servers``, ``rate`` and ``seed`` of the scenario.
 
     Attributes
     ----------
     options : dict
-        For `counts_of_clicks`.
+        Options for `kafka_clicks`.
     sink_format, sink_options
-        Where the counts go.
+        Format and options of the sink of the counts.
     """
 
     sink_format = "kafka"
 
     def __init__(self, directory: Path, options: Mapping[str, Any]) -> None:
-        confluent()  # refused before a broker was started for nothing
+        confluent()  # a missing client is refused before a broker is started
         self._rate = parse_rate(str(options.get("rate", 2_000)))
         self._seed = int(options.get("seed", 1))
         self._undo = ExitStack()
@@ -118,37 +118,37 @@ class ClicksBesides:
 
     @staticmethod
     def conf(given: Mapping[str, str]) -> dict[str, str]:
-        """Return what a session needs for Kafka, unless it is given jars, or Kafka's, already."""
+        """Return the setting for Kafka's jars; none if `given` names jars or Kafka's package."""
         if "spark.jars" in given or "kafka" in given.get("spark.jars.packages", ""):
             return {}
         return {"spark.jars": ",".join(str(jar) for jar in connector())}
 
     def begin(self) -> None:
-        """Begin to click."""
+        """Start the generator of clicks."""
         users = Clicks(self.options["servers"], self._rate, self._seed)
         self._undo.callback(users.stop)
         users.start()
 
     def output(self, spark: SparkSession, schema: T.StructType) -> DataFrame:
-        """Return what a reader sees of the counts."""
+        """Return the committed counts, with the columns of `schema`."""
         reader = spark.read.format("kafka").options(**self.sink_options).option("subscribe", OUT)
         rows = reader.option("kafka.isolation.level", "read_committed").load()
         return rows.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in schema))
 
     def close(self) -> None:
-        """End what was begun; a second call does nothing."""
+        """Stop the generator, and the broker if it was started here; a second call does nothing."""
         self._undo.close()
 
 
 class Clicks:
-    """Writes clicks at a rate, from now on, in a thread of its own.
+    """Writes clicks at a rate, in a thread.
 
     Parameters
     ----------
     rate : RateFunction
-        Of the time since `start`.
+        Clicks per second, by the time since `start`.
     seed : int
-        Of pages and users.
+        For the choice of pages and users.
     """
 
     def __init__(self, servers: str, rate: RateFunction, seed: int, topic: str = IN) -> None:
@@ -158,11 +158,11 @@ class Clicks:
         self._thread = threading.Thread(target=self._run, name="headgate-clicks", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, once all that was written has arrived."""
+        """Stop the thread, after a flush of at most 10 s."""
         self._over.set()
         self._thread.join()
 
@@ -174,7 +174,7 @@ class Clicks:
             for record in clicks(self._random, due - done, time.time()):
                 try:
                     producer.produce(self._topic, record)
-                except BufferError:  # the broker is away; who clicks does not wait for it
+                except BufferError:  # the broker is away; users do not wait, the click is lost
                     producer.poll(_POLL_S)
             done = due
             producer.poll(0)
@@ -182,7 +182,7 @@ class Clicks:
 
 
 def clicks(random: np.random.Generator, count: int, now_s: float) -> Iterator[bytes]:
-    """Return `count` clicks of now, as JSON; a few pages get most of them."""
+    """Yield `count` clicks at `now_s`, as JSON; a few pages get most of them."""
     pages = np.minimum(random.zipf(1.3, count), PAGES)
     users = random.integers(0, 100_000, count)
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_s)) + f".{int(now_s % 1 * 1e3):03d}Z"

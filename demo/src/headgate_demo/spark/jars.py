@@ -1,4 +1,4 @@
-"""Jars by their Maven coordinates: fetched by Spark's own Ivy, and kept for the next time."""
+"""Fetches jars by their Maven coordinates with Spark's Ivy, and caches them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import pyspark
 from headgate.core.errors import HeadgateError
 
 _ROOT = Path("~/.ivy2/headgate")
-"""Beside Ivy's own cache: what is below is fetched again where it is missing."""
+"""Directory of the cache, next to Ivy's own; missing jars are fetched again."""
 
 _LONGEST_S = 280
 _COMPLETE = "complete"
 
 _NOTHING = "org.apache.hadoop.util.VersionInfo"
-"""A main class among Spark's own jars that prints a line and ends."""
+"""A main class in Spark's own jars that prints a line and exits."""
 
 
 def jars(coordinates: Sequence[str], without: Sequence[str] = ()) -> list[Path]:
-    """Return the jars of Maven coordinates and of all that they need, from the first call on in files.
+    """Return the jars of Maven coordinates and of their dependencies; the first call fetches them.
 
     Parameters
     ----------
     coordinates : sequence of str
         As ``group:artifact:version``.
     without : sequence of str
-        What is not fetched though something needs it, as ``group:artifact``: Spark's own jars have it.
+        Dependencies that are not fetched since Spark's own jars have them, as ``group:artifact``.
 
     Raises
     ------
     HeadgateError
-        They cannot be had.
+        The jars cannot be fetched.
     """
     wanted = "\n".join([*coordinates, *(f"without {one}" for one in without)])
     place = _ROOT.expanduser() / "_".join(re.sub(r"[^\w.-]", "-", one) for one in coordinates[:2])
@@ -52,7 +52,7 @@ def jars(coordinates: Sequence[str], without: Sequence[str] = ()) -> list[Path]:
 
 @contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Keep other processes from fetching the same."""
+    """Hold a lock that keeps other processes from fetching the same jars."""
     with open(place / "lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

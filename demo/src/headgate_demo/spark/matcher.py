@@ -1,4 +1,4 @@
-"""The stock exchange's order matcher as a processor: one book per stock, the stock being the key."""
+"""Implements the stock exchange's order matcher as a processor: the key is the stock, one book each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ I64 = npt.NDArray[np.int64]
 _ORDER = ("order", "cancel", "buy", "price", "volume", "account")
 _ACCOUNT = ("account", "cash", "shares")
 _TRADE = ("buy", "sell", "price", "volume")
-"""What the kernel's columns are called."""
+"""`_ORDER`, `_ACCOUNT`, `_TRADE`: names of the kernel's columns."""
 
 _INT = pa.int64()
 _ORDERS = [("buy", pa.bool_()), ("price", _INT), ("volume", _INT), ("account", _INT)]
@@ -27,16 +27,16 @@ _STATES = {
 }
 
 TRADES = "stock int, buy bigint, sell bigint, price bigint, volume bigint"
-"""What the matcher puts out: the stock, the orders that met, cents, shares."""
+"""Output columns of the matcher: the stock, both orders of the trade, the price in cents, shares."""
 
 
 class Matcher(ArrowProcessor):
-    """Continuous auction by price, then time; see `headgate_demo.generators.order_book`.
+    """Matches orders by price, then time; see `headgate_demo.generators.order_book`.
 
     Parameters
     ----------
     cash, shares : int
-        What an account has of each stock to begin with, cents and shares.
+        Initial balance of an account: cents, and shares of its stock.
     """
 
     keys = pa.schema([("stock", pa.int32())])
@@ -84,7 +84,7 @@ def _column(keyed: Keyed, name: str) -> I64:
 
 
 def _matrix(keyed: Keyed, names: tuple[str, ...]) -> I64:
-    """Return int64[n, names]; what is not there is 0: an order that rests does not cancel."""
+    """Return int64[n, names]; a missing column is 0, as `cancel` is for resting orders."""
     matrix = np.zeros((len(keyed.of), len(names)), dtype=np.int64)
     for at, name in enumerate(names):
         if name in keyed.rows.schema.names:

@@ -1,8 +1,8 @@
 """Defines the demo's queries in plain PySpark: NEXMark, a web log, word count, the stock exchange.
 
-The query functions use ``spark.readStream`` and functions of PySpark only. So they run under
-headgate, run as plain Spark (its oracle), and, given a session whose ``readStream`` is a batch
-reader, give the batch answer. They expect `headgate_demo.spark.sources.register`.
+The query functions only use ``spark.readStream`` and PySpark's functions. So they run under headgate and
+on plain Spark, which is the test oracle. With a session whose ``readStream`` is a batch reader they
+return the batch answer. Call `headgate_demo.spark.sources.register` first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headgate_demo.spark.matcher import TRADES, Matcher
 from headgate_demo.spark.sellers import AVERAGES, LastAuctions
 
 WATERMARK_BIDS = "4 seconds"
-"""As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
+"""As in Flink's NEXMark; longer than the generator's default delay of 3 s, so that no event is late."""
 
 LONGEST_AUCTION = "2 minutes"
-"""Bids are joined to auctions that opened at most this long before, which bounds what is kept. Every
-auction of the generator is shorter down to about 30 events/s."""
+"""Longest time from the opening of an auction to a bid that the join pairs with it; bounds the state. At
+about 30 events/s or more, all auctions of the generator are shorter."""
 
 _EVENT_TYPES = {"person": 0, "auction": 1, "bid": 2}
 
@@ -71,7 +71,7 @@ def q2(spark: SparkSession, **options: str) -> DataFrame:
 def q3(spark: SparkSession, **options: str) -> DataFrame:
     """Return auctions of category 10 by sellers in Oregon, Idaho or California.
 
-    Columns name, city, state, auction. A join of two streams without any time: all is kept for ever.
+    Columns name, city, state, auction. A join of two streams without event time: its state only grows.
     """
     people = _events(spark, "person", ("id", "name", "city", "state"), options)
     people = people.where("state in ('OR', 'ID', 'CA')")
@@ -84,7 +84,7 @@ def q3(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def _closed_auctions(spark: SparkSession, longest: str, options: Mapping[str, str]) -> DataFrame:
-    """Return auction, opened, seller, category and the price of each auction that had a bid in time."""
+    """Return auction, opened, seller, category and highest price of each auction with a bid in time."""
     fields = ("id", "dateTime", "expires", "seller", "category")
     auctions = _events(spark, "auction", fields, options).withWatermark("dateTime", WATERMARK_BIDS)
     auctions = auctions.withColumnRenamed("dateTime", "opened")
@@ -106,9 +106,8 @@ def _closed_auctions(spark: SparkSession, longest: str, options: Mapping[str, st
 def q4(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> DataFrame:
     """Return the average price per category of the auctions that opened in each window of 10 s.
 
-    Columns window, category, average. NEXMark averages over all auctions ever, which append mode
-    cannot put out; here each auction counts in the window in which it opened. A join and two
-    aggregates.
+    Columns window, category, average. NEXMark averages over all auctions so far, which append mode
+    cannot emit; here an auction counts in the window in which it opened. A join and two aggregates.
     """
     closed = _closed_auctions(spark, longest, options)
     per_category = closed.groupBy(F.window("opened", "10 seconds"), "category")
@@ -116,9 +115,9 @@ def q4(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> D
 
 
 def q5(spark: SparkSession, **options: str) -> DataFrame:
-    """Return the hottest auction of each window: of 10 s, every 2 s.
+    """Return the auction with most bids of each window of 10 s, every 2 s.
 
-    Columns window, auction, bids. The lowest auction wins a tie (Flink's query returns all), so
+    Columns window, auction, bids. Of a tie the lowest auction is returned (Flink's query returns all), so
     that the answer does not depend on order. Two chained aggregates; append mode.
     """
     per_auction = (
@@ -127,7 +126,7 @@ def q5(spark: SparkSession, **options: str) -> DataFrame:
         .groupBy(F.window("dateTime", "10 seconds", "2 seconds"), "auction")
         .agg(F.count("*").alias("bids"))
     )
-    # The greatest struct: most bids first, then the lowest auction, hence the sign.
+    # The largest struct has most bids; the sign makes the lowest auction the largest of a tie.
     top = F.max(F.struct("bids", (-F.col("auction")).alias("minus_auction"))).alias("top")
     return (
         per_auction.groupBy("window")
@@ -139,8 +138,8 @@ def q5(spark: SparkSession, **options: str) -> DataFrame:
 def q6(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> DataFrame:
     """Return for each closed auction the average price of its seller's last ten.
 
-    Columns seller, auction, average. "Last" is by when an auction opened: results of a window come in
-    the order of event time, not of closing. A join, an aggregate and a processor.
+    Columns seller, auction, average. "Last" refers to the time of opening, since the results of a window
+    come by event time, not by closing time. A join, an aggregate and a processor.
     """
     closed = _closed_auctions(spark, longest, options).drop("category")
     by_seller = closed.groupBy("seller")
@@ -150,8 +149,8 @@ def q6(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> D
 def q7(spark: SparkSession, **options: str) -> DataFrame:
     """Return the bid with the highest price of each tumbling window of 10 s.
 
-    Columns window, auction, bidder, price. Of equal prices the lowest auction, then bidder, wins
-    (Flink's query returns all). Append mode.
+    Columns window, auction, bidder, price. Of equal prices the lowest auction, then the lowest bidder, is
+    returned (Flink's query returns all). Append mode.
     """
     top = F.max(
         F.struct(
@@ -175,9 +174,9 @@ def q7(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def q8(spark: SparkSession, **options: str) -> DataFrame:
-    """Return who came and opened an auction in the same window of 10 s.
+    """Return the people who registered and opened an auction in the same window of 10 s.
 
-    Columns window, id, name; a person comes out once. A left semi join on equal windows.
+    Columns window, id, name; each person once. A left semi join on equal windows.
     """
     people = _events(spark, "person", ("id", "name", "dateTime"), options)
     people = people.withWatermark("dateTime", WATERMARK_BIDS)
@@ -215,7 +214,7 @@ def stock_exchange(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def stock_exchange_reference(spark: SparkSession, **options: str) -> DataFrame:
-    """Return the same trades, made order by order in plain Python; for batch sessions."""
+    """Return the same trades, matched one order at a time in plain Python; for batch sessions."""
     orders = spark.readStream.format("stock_exchange").options(**options).load()
     return orders.coalesce(1).mapInArrow(_by_the_book, TRADES)
 
@@ -231,10 +230,10 @@ def _by_the_book(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def word_count(spark: SparkSession, **options: str) -> DataFrame:
-    """Return how often each word came in windows of 5 s.
+    """Return the count of each word in windows of 5 s.
 
     Columns window, word, count. Append mode. [STREAMSWITCH] figure 16 has two operators, Split and
-    Count; here Catalyst splits, below the exchange.
+    Count; here Spark splits before the exchange.
     """
     sentences = spark.readStream.format("sentences").options(**options).load()
     words = sentences.withWatermark("scheduled", "1 second").select(
@@ -247,12 +246,12 @@ SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
 
 
 def find_sdsc_log(path: str | None = None) -> str:
-    """Return where the SDSC log is: `path`, else HEADGATE_SDSC_LOG, else beside the repository.
+    """Return the path of the SDSC log: `path`, else HEADGATE_SDSC_LOG, else beside the repository.
 
     Raises
     ------
     ConfigError
-        There is no file.
+        The file does not exist.
     """
     named = path or os.environ.get("HEADGATE_SDSC_LOG")
     # demo/src/headgate_demo/spark/queries.py: the repository is four folders up.

@@ -1,4 +1,4 @@
-"""NEXMark Q6's last step as a processor: what a seller's last auctions brought on average."""
+"""Implements the last step of NEXMark Q6 as a processor: averages of a seller's last auctions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST = 10
 """Auctions that are averaged. NEXMark Q6."""
 
 AVERAGES = "seller bigint, auction bigint, average double"
-"""What comes out, for each closed auction: the average over it and up to nine before it."""
+"""Output columns, a row for each closed auction: the average over it and up to nine before it."""
 
 _INT = pa.int64()
 _TIME = pa.timestamp("us", tz="UTC")
@@ -28,7 +28,8 @@ _STATES = {
 class LastAuctions(ArrowProcessor):
     """Averages the prices of each seller's last ten auctions, in the order in which they opened.
 
-    A step's auctions opened after all of earlier steps: a window's results come by event time.
+    Assumes that the auctions of a step opened after all auctions of earlier steps, since the results of
+    a window come by event time.
     """
 
     keys = pa.schema([("seller", _INT)])
@@ -38,7 +39,7 @@ class LastAuctions(ArrowProcessor):
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Put out an average for every auction of the batch."""
+        """Return an average for every auction of the batch."""
         before = state["last"]
         of = np.concatenate([before.of, batch.of])
         opened, auction, price = (

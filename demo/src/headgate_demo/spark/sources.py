@@ -1,24 +1,24 @@
-"""Spark sources of the workloads, as streams and as batches: ``nexmark``, ``replay`` and others.
+"""Defines Spark sources of the workloads, as streams and as batches: ``nexmark``, ``replay`` and others.
 
-An offset is ``{"event": n, "base_us": t}``: n events since the stream started at t. Rows depend on
-options, event numbers and `base_us` only, and `base_us` travels in every offset, so that Spark
-reads a range again after a restart to the byte, and a batch query reads exactly what a stream
-delivered (option ``until``). The sources never slow down for a slow query: what is due is due.
+An offset is ``{"event": n, "base_us": t}``: n events since the stream started at t. Rows only depend on
+the options, event numbers and `base_us`, and every offset contains `base_us`. So Spark reads identical
+rows again after a restart, and a batch query reads exactly what a stream delivered (option ``until``).
+The sources never slow down for a slow query.
 
-Common options, beside those of the format:
+Common options, in addition to those of the format:
 
 =============  ====================================================================================
-base           when the stream starts, us since the Unix epoch; default: when it's first started
+base           start of the stream, us since the Unix epoch; default: the first start of the query
 events         the stream ends after this many events
-duration       the stream ends after what is due in this time, with unit (``60s``)
+duration       the stream ends after the events that are due in this time, with unit (``60s``)
 partitions     tasks per micro-batch, each a contiguous range; default 2
 batch_rows     at most this many events per micro-batch; default: all that are due
 until          batch only: an offset; read the events before it. Without it, ``events`` or
                ``duration`` and ``base`` say what is read
 =============  ====================================================================================
 
-With ``trigger(availableNow=True)`` a query takes what is due when it starts, and ends. A finite
-stream that is first started that way, without ``base``, is one that has just ended: all is due.
+With ``trigger(availableNow=True)`` a query reads the events that are due at its start, and ends. A finite
+stream without ``base`` whose first start is of that kind counts as just ended: all its events are due.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ __all__ = [
 ]
 
 ARROW_ROWS = 32_768
-"""Rows per Arrow batch. Chosen: within noise of the fastest (8,192 to 32,768 measured), and a batch
-has 1.4 MB with the fields of a bid that queries need, 11 MB with everything and padding."""
+"""Rows per Arrow batch. Of 8,192 to 32,768 none was measurably faster. A batch has 1.4 MB with the fields
+of a bid that queries need, 11 MB with all fields and padding."""
 
 
 class _Feed(Protocol):
-    """Holds the settings of a format: numbered rows with a due time. Picklable."""
+    """Generates the numbered rows of a format, each with a due time; picklable."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
     @property
     def total(self) -> int | None:
-        """Rows in all; None means without end."""
+        """Total number of rows; None if unlimited."""
 
     def due(self, elapsed_us: int) -> int:
         """Return how many rows are due this long after the start."""
 
     def due_us(self, row: int) -> int:
-        """Return when one row is due, us since the start."""
+        """Return the due time of one row, us since the start."""
 
     def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch: ...
 
@@ -140,7 +140,7 @@ class _ReplayFeed:
 
 @dataclass(frozen=True)
 class _RateFeed:
-    """Rows that are due by a rate function, without end."""
+    """Generates rows without end, due by the rate function of `config`."""
 
     config: Any
     schema: pa.Schema
@@ -165,7 +165,7 @@ class _RateFeed:
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """One source as its options describe it."""
+    """Holds the parsed options of one source."""
 
     name: str
     feed: _Feed
@@ -179,21 +179,21 @@ class SourceSettings:
 
     @cached_property
     def limit(self) -> int | None:
-        """The number of events after which the stream ends; None means never."""
+        """Number of events after which the stream ends; None if it does not end."""
         ends = [self.feed.total, self.events]
         if self.duration_s is not None:
             ends.append(self.feed.due(round(self.duration_s * 1e6)))
         return min((end for end in ends if end is not None), default=None)
 
     def due(self, elapsed_us: int) -> int:
-        """Return how many events are due this long after the start, never above the end."""
+        """Return how many events are due this long after the start, at most `limit`."""
         count = self.feed.due(elapsed_us)
         return count if self.limit is None else min(count, self.limit)
 
 
 @dataclass(frozen=True)
 class _Option:
-    """Reads the text of an option, and names what a message asks for if the text is bad."""
+    """Parses the text of an option; `expected` describes valid texts in a message."""
 
     parse: Callable[[str], Any]
     expected: str
@@ -204,7 +204,7 @@ def _integer(least: int, most: int = WHOLE_MAX) -> _Option:
         try:
             return whole(text, "it", least, most)
         except ConfigError as error:
-            raise ValueError(text) from error  # whose sentence names the option, too
+            raise ValueError(text) from error  # `_parse` adds the option's name to the message
 
     return _Option(parse, f"a whole number from {least} to {most}")
 
@@ -289,7 +289,7 @@ _SENTENCES: _Options = {
 
 
 def _parse(name: str, options: Mapping[str, str], own: _Options) -> dict[str, Any]:
-    """Return the parsed options of format `name`; Spark has made their names lower case."""
+    """Return the parsed options of format `name`; names are not case-sensitive."""
     known = {**_COMMON, **own}
     values: dict[str, Any] = {}
     for key, text in options.items():
@@ -346,7 +346,7 @@ def _exchange_settings(options: Mapping[str, str]) -> SourceSettings:
     values = _parse("stock_exchange", options, _EXCHANGE)
     config = stock_exchange.ExchangeConfig(**{k: v for k, v in values.items() if k in _EXCHANGE})
     feed = _RateFeed(config, stock_exchange.SCHEMA, stock_exchange.orders)
-    # one partition keeps the order of the stream, which decides who trades with whom
+    # a single partition keeps the order of the stream, on which the trades depend
     return _settings("stock_exchange", feed, {"partitions": 1, **values})
 
 
@@ -357,7 +357,7 @@ def _sentence_settings(options: Mapping[str, str]) -> SourceSettings:
 
 
 def check_options(source: str, options: Mapping[str, str]) -> None:
-    """Refuse what a source of ours does not take: before Spark starts, not in its words.
+    """Refuse invalid options of a source of this module, before Spark starts.
 
     Raises
     ------
@@ -376,7 +376,7 @@ _SETTINGS: Mapping[str, Callable[[Mapping[str, str]], SourceSettings]] = {
 
 
 def settings_of(source: str, options: Mapping[str, str]) -> SourceSettings:
-    """Return the settings of a source of ours.
+    """Return the settings of a source of this module.
 
     Raises
     ------
@@ -390,7 +390,7 @@ def settings_of(source: str, options: Mapping[str, str]) -> SourceSettings:
 
 
 class _Range(InputPartition):
-    """Events [start, stop) of a stream that started at `base_us`: one task."""
+    """Names the events [start, stop) of a stream that started at `base_us`, for one task."""
 
     def __init__(self, start: int, stop: int, base_us: int) -> None:
         self.start, self.stop, self.base_us = start, stop, base_us
@@ -404,7 +404,7 @@ def _split(start: int, stop: int, base_us: int, parts: int) -> list[_Range]:
 
 def _batches(feed: _Feed, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `partition`, a bounded number at a time."""
-    # Spark puts an InputPartition(None) where a batch reader has no rows at all.
+    # For a batch reader without partitions Spark passes an InputPartition(None).
     if isinstance(partition, _Range):
         for start in range(partition.start, partition.stop, ARROW_ROWS):
             stop = min(start + ARROW_ROWS, partition.stop)
@@ -416,13 +416,13 @@ def _now_us() -> int:
 
 
 class _StreamReader(LimitedReader):
-    """Offsets by the clock. Lives as long as the query, in one process beside the driver.
+    """Computes offsets from the clock. Lives as long as the query, in one process beside the driver.
 
     Attributes
     ----------
-    _base_us : int or None     Start of the stream once known; owner: `initialOffset`, or the offset
-                               that a restarted query brings.
-    _target_us : int or None   The clock stands still here under `availableNow`.
+    _base_us : int or None     Start of the stream when known; from `initialOffset`, or from the offset
+                               of a restarted query.
+    _target_us : int or None   Time at which the clock stands still under `availableNow`.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -435,7 +435,7 @@ class _StreamReader(LimitedReader):
             self._base_us = self._clock_us()
             limit = self._settings.limit
             if self._target_us is not None and limit:
-                # A finite stream read with availableNow is one that ends now.
+                # A finite stream that is first read with availableNow ends now.
                 self._base_us -= self._settings.feed.due_us(limit - 1)
         return {"event": 0, "base_us": self._base_us}
 
@@ -446,7 +446,7 @@ class _StreamReader(LimitedReader):
     def newest(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         first, base_us = start["event"], start["base_us"]
         self._base_us = base_us
-        # Never back: options may have changed between two runs of a query, or the clock.
+        # Never backwards: options or the clock may have changed between two runs of a query.
         stop = max(first, self._settings.due(self._clock_us() - base_us))
         if isinstance(limit, ReadMaxRows):
             stop = min(stop, first + limit.max_rows)
@@ -473,7 +473,7 @@ class _StreamReader(LimitedReader):
 
 
 class _BatchReader(DataSourceReader):
-    """The events before one offset, all at once."""
+    """Reads all events before one offset."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -487,7 +487,7 @@ class _BatchReader(DataSourceReader):
 
 
 def _end(settings: SourceSettings) -> tuple[int, int]:
-    """Return up to which event a batch reads, and when its stream started."""
+    """Return the event before which a batch ends, and the start of its stream."""
     limit = settings.limit
     if settings.until is not None:
         event, base_us = settings.until
@@ -512,7 +512,7 @@ class _Source(DataSource):
 
     @classmethod
     def feed(cls, options: Mapping[str, str]) -> SourceFeed:
-        """Return what a query in real time reads in place of batches."""
+        """Return the feed from which a query in real time reads."""
         return ClockFeed(settings_of(cls.name(), options))
 
     def _settings(self) -> SourceSettings:
@@ -529,7 +529,7 @@ class _Source(DataSource):
 
 
 class NexmarkSource(_Source):
-    """Format ``nexmark``: generated auctions.
+    """Provides format ``nexmark``: generated people, auctions and bids.
 
     Options are the fields of `headgate_demo.generators.nexmark.NexmarkConfig` (``rate`` as text, see
     `headgate.workloads.rates.parse_rate`), and ``columns``: names of columns (``bid``) or fields
@@ -546,7 +546,7 @@ class NexmarkSource(_Source):
 
 
 class ReplaySource(_Source):
-    """Format ``replay``: a timed CSV log.
+    """Provides format ``replay``: a timed CSV log.
 
     Options are ``path``, ``time_column``, ``speed``, ``repeat`` and ``span`` (log time from one
     repetition to the next, with unit): see `headgate_demo.generators.replay.ReplayConfig`.
@@ -562,10 +562,10 @@ class ReplaySource(_Source):
 
 
 class StockExchangeSource(_Source):
-    """Format ``stock_exchange``: generated orders.
+    """Provides format ``stock_exchange``: generated orders.
 
     Options are the fields of `headgate_demo.generators.stock_exchange.ExchangeConfig` (``rate`` as text).
-    Orders come from one partition unless told otherwise, and so in the order of their numbers.
+    The default is one partition, so that orders come in the order of their numbers.
     """
 
     @classmethod
@@ -578,7 +578,7 @@ class StockExchangeSource(_Source):
 
 
 class SentencesSource(_Source):
-    """Format ``sentences``: generated text to count words of.
+    """Provides format ``sentences``: generated text for a word count.
 
     Options are the fields of `headgate_demo.generators.sentences.SentenceConfig` (``rate`` as text).
     """
@@ -596,7 +596,7 @@ _SOURCES = (NexmarkSource, ReplaySource, SentencesSource, StockExchangeSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats of this module known to `spark`.
+    """Register the formats of this module with `spark`.
 
     Python workers must be able to import this package. Registering again is harmless.
     """

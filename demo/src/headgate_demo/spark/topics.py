@@ -1,4 +1,4 @@
-"""Topics of a demonstration's broker: made, filled, and read by somebody who sees what is committed."""
+"""Makes, fills, deletes and reads topics of a Kafka broker, for demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUIET_S = 0.2
 
 
 class TopicRecord(NamedTuple):
-    """A record as a reader sees it."""
+    """Holds a record as a consumer reads it."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ def answers(servers: str) -> bool:
 
 
 def make_topic(servers: str, name: str, partitions: int = 1, **settings: str) -> None:
-    """Make a topic, and wait until it is there."""
+    """Make a topic, and wait until the broker lists it."""
     module = confluent()
     client = module.admin.AdminClient({"bootstrap.servers": servers})
     new = module.admin.NewTopic(name, partitions, 1, config=settings)
@@ -46,7 +46,7 @@ def make_topic(servers: str, name: str, partitions: int = 1, **settings: str) ->
 
 
 def has_topic(servers: str, name: str) -> bool:
-    """Return whether there is a topic."""
+    """Return whether a topic exists."""
     client = confluent().admin.AdminClient({"bootstrap.servers": servers})
     return _partitions(client, name) > 0
 
@@ -73,7 +73,7 @@ def _wait(done: Any, failure: str) -> None:
 
 
 def put(servers: str, topic: str, values: Iterable[dict[str, Any]]) -> None:
-    """Write records, each as the arguments of the client's ``produce``; return when all are there."""
+    """Write records, each as arguments of the client's ``produce``, and wait until all are written."""
     producer = confluent().Producer({"bootstrap.servers": servers, "linger.ms": 20})
     for record in values:
         while True:
@@ -90,12 +90,12 @@ def put(servers: str, topic: str, values: Iterable[dict[str, Any]]) -> None:
 def committed(
     servers: str, topics: Sequence[str], *, all_records: bool = False
 ) -> list[TopicRecord]:
-    """Return what a reader sees of topics by now: of transactions, those that were committed.
+    """Return the records of topics, of transactions only the committed ones.
 
     Parameters
     ----------
     all_records : bool
-        Show records of aborted and open transactions, too.
+        Also return records of aborted and open transactions.
     """
     module = confluent()
     level = "read_uncommitted" if all_records else "read_committed"

@@ -1,9 +1,9 @@
-"""Benchmarks: headgate beside other engines, in one run, on the same rows.
+"""Contains the benchmarks, which compare headgate with other engines in one run, on the same rows.
 
-Here belongs what makes input, starts an engine, checks its answer and puts the numbers side by
-side. Nothing that a job needs, and no time without the machine that it was taken on.
+Belongs here: code that generates input, starts an engine, checks its answer and compares the numbers.
+Does not belong here: anything that a job needs, and a time without a description of its machine.
 
-Each benchmark is one module with ``run(**parameters) -> dict``; the dict is plain JSON. A wrong
-answer raises `WrongAnswer` whatever the time was. Ratios are what counts: absolute times say more
-about the machine and its neighbours.
+Each benchmark is one module with ``run(**parameters) -> dict``; the dict is plain JSON. A wrong answer
+raises `WrongAnswer`, whatever the time. Ratios count more than absolute times, which depend on the
+machine and on its other load.
 """

@@ -1,8 +1,8 @@
-"""Keyed aggregation: count and sum per key in update mode, headgate, Spark's engines, Flink.
+"""Measures count and sum per key in update mode with headgate, Spark's engines and Flink.
 
-Every engine runs in a process of its own, first on a small input whose answer is checked key by
-key, then timed on files that all engines share. Such a process is ``python -m
-headgate_lab.bench.aggregate --engine X --request JSON``; it prints one line of JSON.
+Every engine runs in its own process, first on a small input whose answer is checked key by key, then
+timed on files that all engines share. The process is ``python -m headgate_lab.bench.aggregate --engine X
+--request JSON``; it prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headgate_lab.bench.native import BASELINES, FUNCTIONS, HEADGATE, PROCESSORS
 ENGINES = (HEADGATE, *BASELINES, *flink.BACKENDS)
 _KNOWN = (*ENGINES, *PROCESSORS)
 _FURTHER = ("headgate", "spark-rocksdb", "spark-memory")
-"""Engines that can be asked for an aggregate more."""
+"""Engines that can compute a further aggregate."""
 
 FEW_KEYS = 20_000
 MANY_KEYS = 1_000_000
@@ -51,14 +51,14 @@ TARGETS: Mapping[tuple[int, str], float] = {
     (FEW_KEYS, "spark-rocksdb"): 1.0,
     (FEW_KEYS, "spark-memory"): 1.0,
 }
-"""(keys, engine) -> headgate's rows/s over that engine's, at least; design, figures to reach."""
+"""(keys, engine) -> least ratio of headgate's rows/s to that engine's; design, figures to reach."""
 
 FURTHER_TARGETS: Mapping[tuple[int, str], float] = {
     (MANY_KEYS, "spark-rocksdb"): 2.0,
     (FEW_KEYS, "spark-rocksdb"): 1.0,
     (FEW_KEYS, "spark-memory"): 1.0,
 }
-"""Likewise with an aggregate more that has no kernel of ours."""
+"""The same with a further aggregate for which headgate has no kernel."""
 
 
 @dataclass(frozen=True)
@@ -66,49 +66,49 @@ class AggregateParameters:
     """Holds the parameters of `run`."""
 
     rows_per_batch: int = MANY_KEYS
-    """Rows of one batch, which is one file; >= 1. As in the design's own table."""
+    """Rows per batch, which is one file; >= 1. As in the design's table."""
 
     batches: int = 6
     """Batches per engine and round; more than `dropped_batches`."""
 
     keys: tuple[int, ...] = (FEW_KEYS, MANY_KEYS)
-    """Numbers of distinct keys; one table each."""
+    """Numbers of distinct keys; all engines run with each."""
 
     engines: str | tuple[str, ...] = "all"
-    """``"all"``, or names out of `ENGINES`; ``"flink"`` means both of Flink's."""
+    """``"all"``, or names of `ENGINES` and `PROCESSORS`; ``"flink"`` means both of Flink's."""
 
     function: str = ""
-    """A further aggregate, out of `native.FUNCTIONS`; Spark's engines and headgate's only."""
+    """A further aggregate, a key of `native.FUNCTIONS`; only for headgate and Spark's two stores."""
 
     seed: int = 0
-    """Of the generator of the input."""
+    """Seed of the input."""
 
     repeats: int = 1
-    """Rounds; each runs every engine once, so that a noisy minute hits all of them alike."""
+    """Rounds; each runs every engine once, so that a noisy minute affects all engines."""
 
     slots: int = 2
     """Slots of headgate, shuffle partitions of Spark, parallelism of Flink; and cores of Spark."""
 
     dropped_batches: int = 2
-    """First batches of a run that are left out: JIT, first growth of the state."""
+    """First batches of a run that are excluded: compilation, and first growth of the state."""
 
     slow_rows_per_batch: int = 200_000
-    """Rows of a batch at most for engines that call Python per key: 1,000,000 take a minute."""
+    """Most rows per batch for engines that call Python per key, where 1,000,000 take a minute."""
 
     check_rows_per_batch: int = 20_000
-    """Rows of a batch of the input whose answer is checked."""
+    """Rows per batch of the input whose answer is checked."""
 
     check_keys: int = 1_000
     """Keys of the input whose answer is checked."""
 
     directory: str | None = None
-    """Where input and checkpoints go, and stay; a temporary directory, removed, by default."""
+    """Directory in which the input remains; None for a temporary directory."""
 
     timeout_s: float = 1_800.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Time limit; an engine's process that takes longer is stopped and counts as failed."""
 
     def __post_init__(self) -> None:
-        # a command line and JSON give lists
+        # JSON gives lists
         object.__setattr__(self, "keys", tuple(self.keys))
         require(all(k >= 1 for k in self.keys) and bool(self.keys), "keys needs numbers >= 1")
         sizes = (self.rows_per_batch, self.slow_rows_per_batch, self.repeats, self.slots)
@@ -127,7 +127,7 @@ class AggregateParameters:
         require(not (self.function and others), f"function is for {', '.join(_FURTHER)} only")
 
     def names(self) -> tuple[str, ...]:
-        """Return the engines asked for, in the order they run.
+        """Return the chosen engines, in the order in which they run.
 
         Raises
         ------
@@ -145,19 +145,19 @@ class AggregateParameters:
         return tuple(name for name in _KNOWN if name in asked)
 
     def input_of(self, engine: str, keys: int) -> Input:
-        """Return the timed input of an engine; engines of one speed share it."""
+        """Return the timed input of an engine; engines that call Python per key get fewer rows."""
         rows = self.rows_per_batch
         if _slow(engine):
             rows = min(rows, self.slow_rows_per_batch)
         return Input(rows, self.batches, keys, self.seed)
 
     def check_input(self) -> Input:
-        """Return the input whose answer is checked: three batches, so that state is read again."""
+        """Return the input whose answer is checked; three batches, so that state is updated."""
         return Input(self.check_rows_per_batch, 3, self.check_keys, self.seed + 1)
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run the engines side by side and return rows/s, ratios to headgate, targets and phases.
+    """Run the engines and return rows/s, ratios of headgate to the others, targets and phases.
 
     Parameters
     ----------
@@ -167,13 +167,13 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``parameters``, ``machine``, ``engines`` (one entry per engine and number of keys, or why
-        it was skipped), ``ratios`` with targets, ``failed``.
+        ``parameters``, ``machine``, ``engines`` (an entry per engine and number of keys, or the reason
+        why it was skipped), ``ratios`` with targets, ``failed``.
 
     Raises
     ------
     ConfigError    A parameter is unknown or out of range.
-    WrongAnswer    An engine's answer is not the exact one.
+    WrongAnswer    An engine's answer is wrong.
     """
     asked = parameters(AggregateParameters, given)
     before = machine()
@@ -193,7 +193,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Rounds:
-    """Runs every engine once per round and keeps what each said."""
+    """Runs every engine once per round, and collects the results."""
 
     def __init__(self, asked: AggregateParameters, directory: Path) -> None:
         self._asked = asked
@@ -208,7 +208,7 @@ class _Rounds:
                 for engine in asked.names():
                     earlier = said.setdefault((engine, keys), [])
                     if earlier and "rows" not in earlier[-1]:
-                        continue  # it was skipped or failed and would be again
+                        continue  # the engine was skipped or failed, and would be again
                     outcome = self._once(engine, keys)
                     progress(f"[{turn + 1}/{asked.repeats}] {keys} keys {_line(engine, outcome)}")
                     earlier.append(outcome)
@@ -229,7 +229,7 @@ class _Rounds:
                 return self._flink(engine, self._asked.input_of(engine, keys), work)
             return self._spark(engine, self._asked.input_of(engine, keys), work)
         except EngineError as error:
-            # the others' numbers are still good; `failed` in the result says that some are missing
+            # numbers of other engines are still valid; `failed` in the result has the missing ones
             return {"failed": str(error)}
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -259,7 +259,7 @@ class _Rounds:
         batches = said["batches"]
         rows = [batch["rows"] for batch in batches]
         if rows != [data.rows_per_batch] * data.batches:
-            # rates of other batches than those asked for would compare different work
+            # with other batches the rates would not be comparable
             msg = (
                 f"{engine} made batches of {rows} rows, not {data.batches} of {data.rows_per_batch}"
             )
@@ -279,7 +279,7 @@ class _Rounds:
         python, version = flink.find_flink()
         assert python is not None  # `_why_not` asked before
         asked, check = self._asked, self._asked.check_input()
-        # with nothing dropped the first file is the part: the rate needs a difference
+        # the rate needs a difference: without dropped batches, `part` is the first file
         part = max(1, asked.dropped_batches)
         require(data.batches > part, "Flink's rate needs more batches than are dropped, and >= 2")
         job = flink.Job(
@@ -301,7 +301,7 @@ class _Rounds:
         columns = (np.array(said["updates"][name], np.int64) for name in job.result)
         totals = check.answer().check(Answer.of_updates([tuple(columns)]), engine)  # type: ignore[list-item]
         timing = flink.timing(said, version)
-        # Flink has no batches: the time that one more file takes
+        # Flink has no batches: take the time of an additional file
         file_ms = timing["difference_s"] / (data.batches - part) * 1e3
         return {
             "rows": data.rows_per_batch,
@@ -317,7 +317,7 @@ def _slow(engine: str) -> bool:
 
 
 def _why_not(engine: str, keys: int, all_keys: Sequence[int]) -> str | None:
-    """Return why an engine does not run with so many keys, or None."""
+    """Return the reason why an engine does not run with so many keys, or None."""
     if _slow(engine) and keys > max(FEW_KEYS, min(all_keys)):
         return f"calls Python once per key and batch: not run above {FEW_KEYS} keys"
     if engine in BASELINES:
@@ -340,7 +340,7 @@ def _line(engine: str, outcome: Mapping[str, Any]) -> str:
 
 
 def _entry(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the rounds of one engine gave, together."""
+    """Return the results of one engine's rounds, together."""
     good = [outcome for outcome in outcomes if "rows" in outcome]
     if len(good) < len(outcomes):
         return outcomes[-1]
@@ -361,7 +361,7 @@ def _entry(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _ratios(
     entries: Sequence[Mapping[str, Any]], targets: Mapping[tuple[int, str], float] = TARGETS
 ) -> list[dict[str, Any]]:
-    """Return headgate's median rows/s over every other engine's, beside the targets."""
+    """Return the ratios of headgate's median rows/s to every other engine's, with the targets."""
     rates = {(e["keys"], e["engine"]): e for e in entries if e.get("rows_per_s")}
     found = []
     for (keys, engine), entry in rates.items():
@@ -377,7 +377,7 @@ def _ratios(
                 "ratio": ratio,
                 "target": target,
                 "met": None if target is None else ratio >= target,
-                # fewer rows per batch spread a batch's fixed cost over less: a kinder rate for us
+                # with fewer rows per batch the other engine's rate has more fixed cost per row
                 "same_rows_per_batch": ours["rows_per_batch"] == entry["rows_per_batch"],
             }
         )

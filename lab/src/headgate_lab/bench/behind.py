@@ -1,8 +1,8 @@
-"""A job that begins minutes behind its topic, under an SLO: what its policy does, and how long it takes.
+"""Measures how a policy catches up with the SLO of a job that begins minutes behind its topic.
 
-Clicks of so many minutes are in Kafka, each with the timestamp that it would have had, and more come all
-the while. Kafka's timestamp counts as arrival, so the SLO is missed until what waited is served. What
-one batch reads may be limited: then records wait in the topic, and else in headgate's backlog.
+Kafka has the clicks of the last minutes, with their original timestamps, and more clicks come meanwhile.
+Kafka's timestamp counts as arrival, so the SLO is missed until the waiting records are served. The
+records per batch may be limited: then records wait in the topic, otherwise in headgate's backlog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headgate_demo.spark.topics import make_topic, put
 from headgate_lab.bench.common import machine, parameters, progress, require
 
 KEPT_S = 10.0
-"""An SLO is met again where each batch of so many seconds kept it."""
+"""The SLO counts as met again when each batch of this many seconds has kept it."""
 
 _POLL_S = 1.0
 
@@ -48,19 +48,19 @@ class BehindParameters:
     """Holds the parameters of `run`."""
 
     minutes: float = 10.0
-    """How far the job is behind when it starts; > 0."""
+    """Minutes by which the job is behind when it starts; > 0."""
 
     rate: int = 500
-    """Clicks per second, then and now; > 0."""
+    """Clicks per second, before and during the run; > 0."""
 
     limit: int = 20_000
-    """Records that one batch may read; 0: as many as there are."""
+    """Most records that one batch may read; 0: no limit."""
 
     slo: str = "mean < 1 s over 1 s"
-    """The SLO; of the mean."""
+    """The SLO, on the mean latency."""
 
     policy: str = "unified"
-    """Who decides."""
+    """The policy of the job."""
 
     slots: int = 1
     """Slots at the start; >= 1."""
@@ -69,10 +69,10 @@ class BehindParameters:
     """The most slots; >= `slots`."""
 
     seconds: float = 150.0
-    """How long the job may take until the SLO is met again, from its first batch on; > 0."""
+    """Time limit from the start of the query until the SLO is met again; > 0."""
 
     seed: int = 1
-    """Of the clicks; >= 0."""
+    """Seed of the clicks; >= 0."""
 
     def __post_init__(self) -> None:
         for name in ("minutes", "rate", "seconds"):
@@ -86,7 +86,7 @@ class BehindParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Let a job begin behind, and watch it until its SLO is met again.
+    """Start a job behind its topic, and run it until its SLO is met again.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        What `caught_up` finds, ``parameters``, ``machine``.
+        The result of `caught_up`, ``parameters``, ``machine``.
 
     Raises
     ------
@@ -124,26 +124,26 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def caught_up(events: Sequence[Event], bound_ms: float, rate: float) -> dict[str, Any] | None:
-    """Return how a job caught up; None where it made no batch.
+    """Return how a job caught up; None if it made no batch.
 
     Parameters
     ----------
     events : sequence of Event
-        Of its journal.
+        Events of the journal.
     bound_ms : float
-        On the mean latency.
+        Bound of the mean latency.
     rate : float
-        Records per second that come.
+        Arriving records per second.
 
     Returns
     -------
     dict
-        Seconds since the first batch began. ``waiting_most``: records in the topic and the backlog;
-        ``gone_s``: when fewer waited than come in a second; ``met_s``: the first batch from which on each
-        batch of `KEPT_S` kept the bound; ``records_per_s``: served until ``gone_s``; ``batches`` (each
-        with ``at_s``, ``slots``, ``served``, ``lag``, ``backlog``, ``latency_ms``, ``duration_ms``) and
-        ``decisions`` (those carried out: ``at_s``, ``rule``, ``slots``, ``waiting`` as the policy saw it,
-        ``reason``).
+        Times in seconds since the begin of the first batch. ``waiting_most``: most records waiting in the
+        topic and the backlog; ``gone_s``: time from which fewer records wait than arrive in a second;
+        ``met_s``: time of the first batch after which each batch of `KEPT_S` kept the bound;
+        ``records_per_s``: served until ``gone_s``; ``batches`` (each with ``at_s``, ``slots``,
+        ``served``, ``lag``, ``backlog``, ``latency_ms``, ``duration_ms``) and ``decisions`` (those
+        carried out: ``at_s``, ``rule``, ``slots``, ``waiting`` as the policy saw it, ``reason``).
     """
     done = [event for event in events if isinstance(event, Batch)]
     if not done:
@@ -163,7 +163,7 @@ def caught_up(events: Sequence[Event], bound_ms: float, rate: float) -> dict[str
     ]
     waiting: list[int] = [one["lag"] + one["backlog"] for one in batches]
     most = max(waiting)
-    # nothing is told of the topic before the second batch
+    # the lag of the topic is not known before the second batch
     since = waiting.index(most)
     gone = next((n for n in range(since, len(batches)) if waiting[n] < rate), None)
     gone_s = None if gone is None else batches[gone]["at_s"]
@@ -190,11 +190,11 @@ def caught_up(events: Sequence[Event], bound_ms: float, rate: float) -> dict[str
 
 
 def met_s(batches: Iterable[dict[str, Any]], bound_ms: float) -> float | None:
-    """Return since when each batch of `KEPT_S` has kept a bound; None where that never was."""
+    """Return the time from which each batch of `KEPT_S` kept the bound; None if there is no such time."""
     since: float | None = None
     for one in batches:
         if one["latency_ms"] is None:
-            continue  # nothing was served, so nothing was late
+            continue  # no record was served, so none was late
         if one["latency_ms"] >= bound_ms:
             since = None
         elif since is None:
@@ -205,7 +205,7 @@ def met_s(batches: Iterable[dict[str, Any]], bound_ms: float) -> float | None:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """Return a result in lines: what waited, what was decided, how long it took."""
+    """Format a result as lines: batches with their waiting records, decisions, times."""
     told = [
         f"{one['at_s']:>7.1f} s  slots {one['slots']}  lag {one['lag']:>7}  backlog {one['backlog']:>6}"
         f"  latency {one['latency_ms']} ms"
@@ -221,7 +221,7 @@ def _bound_ms(chosen: BehindParameters) -> float:
 
 
 def _fill(servers: str, chosen: BehindParameters, now_s: float) -> None:
-    """Write the clicks of the last minutes, each with its own timestamp."""
+    """Write the clicks of the last minutes, with the timestamps that they would have had."""
     random = np.random.default_rng(chosen.seed)
     seconds = round(chosen.minutes * 60)
     for ago in range(seconds, 0, -60):
@@ -237,7 +237,7 @@ def _fill(servers: str, chosen: BehindParameters, now_s: float) -> None:
 
 
 def _job(servers: str, chosen: BehindParameters, work: Path) -> Path:
-    """Run the job until its SLO is met again, or its time is over; return its journal."""
+    """Run the job until its SLO is met again, or until its time limit; return its journal."""
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     settings = {

@@ -1,9 +1,9 @@
-"""Changes the slots of a job in real time again and again, with much state and while records flow.
+"""Changes the slots of a job in real time again and again, with large state and under load.
 
-Records of Spark's ``rate`` come one by one, so the nth record of each key has a known value. A processor
-with a large state per key puts out every tenth record with its number, and each step has some: a record
-that is lost, doubled or out of order shows, and so does state that is not the key's. Latency counts from
-a record's time to the end of its function of `foreachBatch`.
+Spark's ``rate`` source numbers its records, so the value of the nth record of each key is known. A
+processor with a large state per key emits every tenth record with its number. A lost, doubled or
+reordered record shows in the results, and so does the state of a wrong key. Latency counts from a
+record's time to the collection of its result in `foreachBatch`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from headgate.core.errors import EngineError
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 
 _EVERY = 10
-"""Records of a key between two results."""
+"""Records of a key per result."""
 
 _SLOTS_MAX = 4
 _LIMIT_S = 180.0
-"""What one change may take, and a start."""
+"""Time limit of one change, and of the start, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class ChangesParameters:
     """Records per second; >= 1."""
 
     keys: int = 50_000
-    """Keys, which come in turns; >= 1."""
+    """Number of keys, whose records come in turns; >= 1."""
 
     key_bytes: int = 20_000
-    """State of each key; >= 1. By default there is 1 GB in all."""
+    """State per key, in bytes; >= 1. The default state is 1 GB in total."""
 
     pause_s: float = 0.3
-    """Time without any change between two; >= 0."""
+    """Time between two changes, after the first results that follow a change; >= 0."""
 
     limit_s: float = 400.0
-    """No change begins so long after the first one; > 0."""
+    """Time after the first change from which no further change begins; > 0."""
 
     epoch: str = "50 ms"
     """Time between two commits."""
 
     seed: int = 0
-    """Of the numbers of slots; >= 0."""
+    """Seed of the numbers of slots; >= 0."""
 
     def __post_init__(self) -> None:
         for name in ("count", "rate", "keys", "key_bytes"):
@@ -76,7 +76,7 @@ class ChangesParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Change slots `count` times, and look at each result.
+    """Change slots `count` times, and check each result.
 
     Parameters
     ----------
@@ -86,10 +86,10 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``changes``, ``groups_moved``, ``bytes_moved``, ``state_mb``, ``change_ms`` (from the request
-        until the slots are in force), ``results``, ``lost``, ``doubled``, ``wrong``, ``latency_ms``
-        (by percentile, of results that came in a ``change`` and at ``rest``), ``longest_gap_ms``
-        between two steps with results, ``retries`` (what was lost), ``duration_s``,
+        ``changes``, ``groups_moved``, ``bytes_moved``, ``state_mb``, ``records``, ``change_ms`` (from the
+        request until the slots are in force), ``results``, ``lost``, ``doubled``, ``wrong``,
+        ``latency_ms`` (by percentile, of results during a ``change`` and at ``rest``),
+        ``longest_gap_ms`` between two steps with results, ``retries`` (their errors), ``duration_s``,
         ``parameters``, ``machine``.
     """
     chosen = parameters(ChangesParameters, given)
@@ -107,7 +107,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Counts(StatefulProcessor):
-    """Counts the records of each key, beside a large value that stays."""
+    """Counts the records of each key, and holds a large constant value per key."""
 
     def __init__(self, key_bytes: int) -> None:
         self._bytes = key_bytes
@@ -132,7 +132,7 @@ class _Counts(StatefulProcessor):
 
 
 class _Results:
-    """Takes the results of steps."""
+    """Collects the results of steps."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
@@ -148,7 +148,7 @@ class _Results:
                 self.count, self.steps = self.count + table.num_rows, self.steps + 1
 
     def table(self) -> pa.Table:
-        """Return all of them."""
+        """Return all results."""
         with self._lock:
             return pa.concat_tables(self._tables)
 
@@ -183,7 +183,7 @@ def _one(chosen: ChangesParameters, work: Path) -> dict[str, Any]:
         "changes": len(spans),
         "groups_moved": sum(line["groups_moved"] for line in moves),
         "bytes_moved": sum(line["bytes_moved"] for line in moves),
-        # each result has looked that its key has all of it
+        # each result has checked the size of its key's state
         "state_mb": round(chosen.keys * chosen.key_bytes / 1e6),
         "records": served,
         "retries": [line["error"] for line in lines if line["event"] == "retry"],
@@ -193,7 +193,7 @@ def _one(chosen: ChangesParameters, work: Path) -> dict[str, Any]:
 
 
 def _changes(query: Any, chosen: ChangesParameters, results: _Results) -> Iterator[tuple[int, int]]:
-    """Change slots; yield of each change when it was asked for and when it was in force."""
+    """Change slots; yield the times at which each change was requested and in force, us since 1970."""
     rng, slots = random.Random(chosen.seed), 2
     until_s = time.monotonic() + chosen.limit_s
     for _ in range(chosen.count):
@@ -227,7 +227,7 @@ def _wait(reached: Callable[[], bool], query: Any, limit_s: float) -> None:
 def _judged(
     found: pa.Table, served: int, spans: list[tuple[int, int]], chosen: ChangesParameters
 ) -> dict[str, Any]:
-    """Return what is wrong with results, and how late they were."""
+    """Return the numbers of wrong results, and the latencies of all."""
     k, n, value, out_us = (found[name].to_numpy() for name in ("k", "n", "value", "out_us"))
     at_us = pc.cast(found["at"], pa.int64()).to_numpy()
     keys = np.arange(chosen.keys)
@@ -238,7 +238,7 @@ def _judged(
     begins, ends = np.array(spans).T
     before = np.searchsorted(begins, out_us, "right") - 1
     counts = out_us >= begins[0]
-    # the step behind a change, too: its records waited for it
+    # include the first step after a change, whose records waited for the change
     next_us = came_us[np.minimum(np.searchsorted(came_us, ends, "right"), len(came_us) - 1)]
     in_change = counts & (out_us <= next_us[np.maximum(before, 0)])
     gaps_ms = np.diff(came_us[came_us >= begins[0]]) / 1e3

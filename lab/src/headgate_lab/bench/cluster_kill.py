@@ -1,10 +1,10 @@
-"""A job on a real cluster whose processes are killed, one after the other, and must not get it wrong.
+"""Kills processes of a job on a real cluster, one after another, and checks the job's output.
 
-Victims are a Python worker, an executor, a Spark worker and the driver. They die at random moments, or
-when the job's journal says that something has just happened, such as a step of a migration. What was
-killed is started again (the driver and the Spark worker by this benchmark, the others by Spark), and
-the time until a step that began after the kill is committed is the recovery. In the end the output is
-compared with Spark's batch answer on the same input.
+Victims are a Python worker, an executor, a Spark worker and the driver. They are killed at random
+moments, or right after an event of the job's journal, such as a step of a migration. The process is then
+started again (the driver and the Spark worker by this benchmark, the others by Spark). The recovery time
+ends with the commit of a step that began after the kill. At the end the output is compared with Spark's
+batch answer on the same input.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ VICTIMS = ("python worker", "executor", "spark worker", "driver")
 AT_RANDOM = "random"
 
 _CAUSE = re.compile(r"Caused by:|[A-Za-z_.]+(Error|Exception): ")
-"""A line that names an exception, in the JVM's words or in Python's."""
+"""Matches a line that names an exception of the JVM or of Python."""
 
 _POLL_S = 0.02
 _END_S = 600.0
-"""What the last life and the comparison may take. Chosen, not tuned."""
+"""Time limit of the last run and the comparison, in seconds. Chosen, not tuned."""
 
 _SCALE_EVERY = 3
 """Steps between two changes of slots."""
 
 _SLOTS_MAX = 6
 _QUIET_STEPS = 2
-"""Steps that are committed between two kills, so that each hits a job that runs."""
+"""Steps committed between two kills, so that each kill hits a running job."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +68,28 @@ class ClusterKillParameters:
     """Holds the parameters of `run`."""
 
     count: int = 20
-    """Kills; >= 1. A run with a kill that never fired has failed."""
+    """Number of kills; >= 1. A run with a kill that was not carried out has failed."""
 
     seed: int = 0
-    """Chooses victims, moments, changes of slots and the input; >= 0."""
+    """Seed of random moments, processes, changes of slots and the input; >= 0."""
 
     victims: str = ",".join(VICTIMS)
-    """Who dies, in turns."""
+    """Victims, in turns, separated by commas."""
 
     at: str = AT_RANDOM
-    """When, in turns: ``random``, or events of the journal: ``assignment``, ``migration:routed``."""
+    """Moments, in turns: ``random``, or events of the journal: ``assignment``, ``migration:routed``."""
 
     workers: int = 3
-    """Spark workers, each with one core and an address of its own; >= 2."""
+    """Spark workers, each with one core and its own address; >= 2."""
 
     rate: int = 2_000
     """Events per second; > 0."""
 
     moment_s_max: float = 2.0
-    """A random kill comes up to this long after the job runs steadily; >= 0."""
+    """Longest time from the job's steady run to a random kill, in seconds; >= 0."""
 
     wait_s_max: float = 180.0
-    """A job that has not recovered, or an event that has not come by then, has failed; > 0."""
+    """Time limit of a recovery, and of the wait for an event, in seconds; > 0."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
@@ -101,18 +101,18 @@ class ClusterKillParameters:
 
 @dataclass(frozen=True)
 class Strike:
-    """One kill.
+    """Describes one kill.
 
     Attributes
     ----------
     victim : str
         One of `VICTIMS`.
     at : str
-        `AT_RANDOM`, or an event of the journal, with what it says behind a colon.
+        `AT_RANDOM`, or an event of the journal; its field `what` may follow after a colon.
     after_s : float
         Delay of a random kill.
     draw : float
-        In [0, 1): which of several processes dies, and whether a driver takes its JVM along.
+        Random number in [0, 1): selects one of several processes, and whether a driver's JVM dies, too.
     """
 
     victim: str
@@ -121,13 +121,13 @@ class Strike:
     draw: float
 
     def waits_for(self, event: Mapping[str, Any]) -> bool:
-        """Return whether an event of the journal is the moment."""
+        """Return whether an event of the journal is the moment of the kill."""
         kind, _, what = self.at.partition(":")
         return event.get("event") == kind and what in ("", event.get("what"))
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Kill what belongs to a job on a cluster `count` times, and compare its output.
+    """Kill processes of a job on a cluster `count` times, and compare its output.
 
     Parameters
     ----------
@@ -137,10 +137,15 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kills``; ``victims`` and ``at`` (kills per victim and moment); ``recovery_s`` in all and
-        per victim (count, p50, p99); ``verified``, ``rows_compared``, ``missing``, ``extra``,
-        ``late``; ``changes`` (of slots), ``retries``, ``steps``; ``failed`` (what never fired, or never
-        recovered); ``duration_s``, ``parameters``, ``machine``.
+        ``kills``; ``victims`` and ``at`` (kills per victim and moment); ``recovery_s`` and
+        ``recovery_by_victim_s`` (count, p50, p99); ``verified``, ``rows_compared``, ``missing``,
+        ``extra``, ``late``; ``changes`` (of slots), ``retries``, ``steps``; ``failed`` (kills that were
+        not carried out); ``duration_s``, ``parameters``, ``machine``.
+
+    Raises
+    ------
+    EngineError
+        The job ended by itself, or did not recover.
     """
     chosen = parameters(ClusterKillParameters, given)
     began = time.monotonic()
@@ -151,7 +156,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def strikes(chosen: ClusterKillParameters) -> list[Strike]:
-    """Return what dies when: victims in turns, moments in turns, so that all pairs come."""
+    """Return the kills: victims in turns, and moments in turns after each round of victims."""
     rng = random.Random(chosen.seed)
     victims, moments = chosen.victims.split(","), chosen.at.split(",")
     return [
@@ -166,7 +171,7 @@ def strikes(chosen: ClusterKillParameters) -> list[Strike]:
 
 
 class _Run:
-    """The job, its cluster, and who is killed."""
+    """Runs the job on its cluster, and carries out the kills."""
 
     def __init__(self, chosen: ClusterKillParameters, work: Path) -> None:
         self._chosen = chosen
@@ -238,7 +243,7 @@ class _Run:
     # -- one kill ---------------------------------------------------------------------------------
 
     def _moment(self, strike: Strike) -> bool:
-        """Wait for the moment; return whether it came."""
+        """Wait for the moment of a kill; return whether it came."""
         if strike.at == AT_RANDOM:
             time.sleep(strike.after_s)
             return True
@@ -247,7 +252,7 @@ class _Run:
             return self._until(lambda: any(strike.waits_for(event) for event in _events(lines)))
 
     def _kill(self, strike: Strike) -> bool:
-        """Kill the victim; return whether there was one."""
+        """Kill the victim; return whether such a process was found."""
         if strike.victim == "driver":
             self._end_job("driver" if strike.draw < 1 / 2 else "group")
             return True
@@ -274,9 +279,9 @@ class _Run:
         return some[int(strike.draw * len(some))]
 
     def _recovered(self, strike: Strike) -> float | None:
-        """Start again what Spark does not; return seconds until the job goes on, None if it does not."""
+        """Restart a driver or Spark worker; return the recovery time in seconds, None if none."""
         began = time.monotonic()
-        # the step after the newest may have been all but done when the victim died
+        # the step after the newest may have been nearly done when the victim died
         wanted = self._step() + (1 if strike.victim == "driver" else 2)
         if strike.victim == "driver":
             self._start_job()
@@ -305,7 +310,7 @@ class _Run:
             )
 
     def _end_job(self, whom: str) -> None:
-        """Kill the driver's Python process alone, or its JVM with it."""
+        """Kill the driver's Python process, alone or with its JVM."""
         job = self._job
         assert job is not None
         with contextlib.suppress(ProcessLookupError):
@@ -350,7 +355,7 @@ def quantiles(seconds: list[float]) -> dict[str, float | int | None]:
 
 def _events(lines: Any) -> Iterator[dict[str, Any]]:
     for line in lines:
-        with contextlib.suppress(ValueError):  # a line that a kill tore
+        with contextlib.suppress(ValueError):  # a line that a kill cut short
             yield json.loads(line)
 
 
@@ -378,7 +383,7 @@ def _writer(spark: SparkSession, chosen: ClusterKillParameters, work: Path) -> A
 
 
 def _live(spark: SparkSession, chosen: ClusterKillParameters, work: Path) -> None:
-    """Run until killed, changing slots on the way."""
+    """Run until killed, and change slots meanwhile."""
     query = _writer(spark, chosen, work).start()
     store, changed = Checkpoint(work / "checkpoint"), -1
     while not query.awaitTermination(_POLL_S):
@@ -389,7 +394,7 @@ def _live(spark: SparkSession, chosen: ClusterKillParameters, work: Path) -> Non
 
 
 def _finish(spark: SparkSession, chosen: ClusterKillParameters, work: Path) -> dict[str, Any]:
-    """Serve the rest and compare."""
+    """Serve the rest of the input, and compare the output."""
     query = _writer(spark, chosen, work).trigger(availableNow=True).start()
     query.awaitTermination()
     latest = Checkpoint(work / "checkpoint").latest()
@@ -411,7 +416,7 @@ def _finish(spark: SparkSession, chosen: ClusterKillParameters, work: Path) -> d
 
 
 def main() -> None:
-    """Be the job, or its last life."""
+    """Run the job until it is killed, or its last run."""
     arguments = argparse.ArgumentParser(description="A life of the job on a cluster.")
     arguments.add_argument("--child", nargs=2, required=True)
     what, text = arguments.parse_args().child

@@ -1,4 +1,4 @@
-"""Holds what all benchmarks share: seeded input, exact answers, child processes, the machine."""
+"""Provides functions for all benchmarks: seeded input, exact answers, child processes, the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ I64 = npt.NDArray[np.int64]
 P = TypeVar("P")
 
 VALUES = 1_000
-"""Values are integers in [0, VALUES): sums are exact whatever order they are added in. Chosen."""
+"""Values are integers in [0, VALUES), so that sums do not depend on the order of addition. Chosen."""
 
 ROW_GROUPS = 4
 """Row groups per Parquet file, so that two to four tasks can read one file. Chosen, not tuned."""
@@ -40,22 +40,22 @@ _LINE_LENGTH = 400
 _UNCOMMITTED = "unknown"
 
 _PROGRESS_FD = "HEADGATE_PROGRESS_FD"
-"""Variable of a child: the file descriptor that its progress is written to."""
+"""Environment variable of a child: the file descriptor to which it writes its progress."""
 
 
 class WrongAnswer(HeadgateError):
-    """An engine's answer differs from the exact one; its times mean nothing."""
+    """Reports that an engine's answer differs from the exact one, so that its times mean nothing."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """Rows that every engine reads: `batches` files of keys and values, drawn from `seed`.
+    """Generates the rows that all engines read: `batches` files of random keys and values.
 
     Attributes
     ----------
-    rows_per_batch, batches : int    Rows of a file, and files; > 0.
-    keys : int    Distinct keys to draw from, evenly; > 0.
-    seed : int    Same seed, same rows.
+    rows_per_batch, batches : int    Rows per file, and number of files; > 0.
+    keys : int    Distinct keys, drawn evenly; > 0.
+    seed : int    The same seed gives the same rows.
     """
 
     rows_per_batch: int
@@ -96,7 +96,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Answer:
-    """Count and sum per key, sorted by key; arrays of one length."""
+    """Holds count and sum per key, sorted by key; arrays of equal length."""
 
     keys: I64
     counts: I64
@@ -104,7 +104,7 @@ class Answer:
 
     @classmethod
     def of_updates(cls, updates: Sequence[tuple[I64, I64, I64]]) -> Answer:
-        """Return the last update of every key, from (keys, counts, sums) in the order they came."""
+        """Return the last update of every key, from (keys, counts, sums) in their sequence."""
         if not updates:
             nothing = np.zeros(0, np.int64)
             return cls(nothing, nothing, nothing)
@@ -114,16 +114,16 @@ class Answer:
 
     @classmethod
     def load(cls, path: Path) -> Answer:
-        """Return what `save` wrote."""
+        """Return the answer that `save` wrote."""
         with np.load(path) as file:
             return cls(file["keys"], file["counts"], file["sums"])
 
     def save(self, path: Path) -> None:
-        """Write the answer for another process to check."""
+        """Write the answer, for a check in another process."""
         np.savez(path, keys=self.keys, counts=self.counts, sums=self.sums)
 
     def totals(self) -> dict[str, int]:
-        """Return the checksum that a result shows: keys, total count, total sum."""
+        """Return the checksum for a result: number of keys, total count, total sum."""
         return {
             "keys": len(self.keys),
             "count": int(self.counts.sum()),
@@ -135,7 +135,7 @@ class Answer:
 
         Raises
         ------
-        WrongAnswer    A key is missing, or extra, or its count or sum differs.
+        WrongAnswer    A key is missing or extra, or its count or sum differs.
         """
         if not np.array_equal(self.keys, got.keys):
             odd = np.setxor1d(self.keys, got.keys)
@@ -154,12 +154,12 @@ class Answer:
 
 
 def parameters(kind: type[P], given: Mapping[str, Any]) -> P:
-    """Return `kind` made of the parameters `given`; text is read as a number where one is wanted.
+    """Return a `kind` with the parameters `given`; text is parsed where a parameter is a number.
 
     Raises
     ------
     ConfigError
-        A name is unknown (the message has the nearest one), or a text is not the number wanted.
+        A name is unknown (the message has the nearest one), or a value has the wrong type or range.
     """
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
@@ -176,19 +176,19 @@ def parameters(kind: type[P], given: Mapping[str, Any]) -> P:
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """Return a value as the type that `default` has, read from text where it is one.
+    """Return a value with the type of `default`, parsed if the value is text.
 
     Raises
     ------
     ConfigError
-        It is of another type, or out of the range of what a benchmark can be asked for.
+        The value has another type, or is out of range for any benchmark.
     """
     if isinstance(default, tuple) and default:
         items = value.split(",") if isinstance(value, str) else value
         items = items if isinstance(items, list | tuple) else [items]
         return tuple(_typed(name, item, default[0]) for item in items)
     if isinstance(default, str) and isinstance(value, int | float):
-        value = str(value).lower()  # what looks like a number has become one
+        value = str(value).lower()  # the command line turned a text such as "1" into a number
     if isinstance(value, str) and isinstance(default, int | float):
         value = _read(name, value, default)
     if isinstance(value, int | float):
@@ -206,7 +206,7 @@ def _typed(name: str, value: Any, default: Any) -> Any:
 
 
 _MOST = 1e9
-"""Of any number. Chosen: more rows, keys or seconds no benchmark gets through."""
+"""Largest absolute value of a number. Chosen: no benchmark can serve more rows, keys or seconds."""
 
 _FITTING: Mapping[type, type | tuple[type, ...]] = {
     bool: bool,
@@ -234,9 +234,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def progress(line: str) -> None:
-    """Tell whoever waits what runs; on stderr, since stdout carries the result.
+    """Print a line of progress to stderr, since stdout carries the result.
 
-    In a `child`, on its parent's: its own is kept until it is known whether it failed.
+    A `child` prints to its parent's stderr, since its own is only shown if it fails.
     """
     parents = os.environ.get(_PROGRESS_FD)
     if parents is None:
@@ -246,7 +246,7 @@ def progress(line: str) -> None:
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:
-    """Return min, quartiles, median and max; None of no values."""
+    """Return min, quartiles, median and max; None if there are no values."""
     found = sorted(values)
     if not found:
         return None
@@ -263,19 +263,19 @@ def spread(values: Iterable[float]) -> dict[str, float] | None:
 
 
 def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of every name over `rows`; a row without the name does not count."""
+    """Return the median of every name over the `rows` that have it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: statistics.median(r[name] for r in rows if name in r) for name in names}
 
 
 def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
-    """Run a process whose last line on stdout is JSON, and return that.
+    """Run a process whose last line on stdout is JSON, and return that object.
 
-    In a process group of its own, and what it started ends with it: RocksDB can keep a JVM from exiting.
+    The process has its own group, which is killed at the end, since RocksDB can keep a JVM from exiting.
 
     Raises
     ------
-    EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
+    EngineError    The process failed (the message has the end of its output), or took too long.
     """
     with (
         tempfile.TemporaryFile() as out,
@@ -292,7 +292,7 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
             pass_fds=(told,),
         )
         try:
-            # not until its output ends: a JVM that outlives it has that open
+            # do not wait for the end of the output: a JVM that outlives the process keeps it open
             process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             msg = f"{' '.join(command[:4])} ... took longer than {timeout_s:g} s"
@@ -313,7 +313,7 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
 
 @contextmanager
 def _progress_fd() -> Iterator[int]:
-    """Return a descriptor of where this process's own progress goes, for a child to inherit."""
+    """Yield a descriptor of this process's progress output, for a child to inherit."""
     told = os.dup(int(os.environ.get(_PROGRESS_FD, sys.__stderr__.fileno())))  # type: ignore[union-attr]
     try:
         yield told
@@ -323,7 +323,7 @@ def _progress_fd() -> Iterator[int]:
 
 @contextmanager
 def terminate_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into an exit that unwinds: a child's process group does not hear ours."""
+    """Turn SIGTERM into `SystemExit`, so that `child` ends its process group, which gets no signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -339,20 +339,20 @@ def terminate_as_exit() -> Iterator[None]:
 
 
 def _reason(said: str) -> str:
-    """Return what to know of a failed process: what caused it, and its last lines."""
+    """Return the causes that a failed process names, and its last lines."""
     lines = [line[:_LINE_LENGTH] for line in said.splitlines() if line.strip()]
-    # Spark ends with the query's plan; the reason stands far above it
+    # Spark's output ends with the query's plan; the cause stands far above
     causes = [line for line in lines if line.startswith("Caused by:")]
     return "\n".join([*dict.fromkeys(causes), *lines[-_TAIL_LINES:]])
 
 
 def spark_env() -> dict[str, str]:
-    """Return the environment of a child that starts Spark: its workers run this very Python."""
+    """Return the environment of a child that starts Spark, whose workers run this Python."""
     return os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers were taken on, and how busy it was."""
+    """Return a description of the machine with its load, and the versions of the software."""
     with_versions = ("pyspark", "pyarrow", "numpy", "numba", "pandas", "protobuf")
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -382,11 +382,11 @@ def _first_line(command: Sequence[str]) -> str:
 
 
 def descendants(process: int) -> list[int]:
-    """Return the processes that a process started, and that those started, as /proc knows them now."""
+    """Return the current descendants of a process, from /proc."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # the name before it, in parentheses, may hold anything
+            # the name, in parentheses before the fields, may contain blanks and parentheses
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it ended meanwhile

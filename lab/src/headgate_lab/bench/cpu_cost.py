@@ -1,13 +1,13 @@
-"""Policies on jobs whose records cost time of their own, and what headgate believes that they cost.
+"""Compares policies on jobs whose records take real time, and judges headgate's estimates of that time.
 
-No slot has a fixed rate here. Kinds of jobs: `headgate_lab.bench.cpu_jobs`. All runs are in one session
-and one after the other, each on the same orders with the same burst in their middle. Spark is given
-more cores than the machine has, so that policies may have more slots than cores: where records wait for
-a store that pays, where they compute it does not.
+No slot has a fixed rate. `headgate_lab.bench.cpu_jobs` defines the kinds of jobs. All runs use one
+session, one after another, each on the same orders with the same burst in the middle. Spark gets more
+cores than the machine has, so that policies may use more slots than cores: that helps if records wait for
+a store, and not if they compute.
 
-An estimate is judged against the truth, which workers wrote down: of the time of a record (a + b x
-records, its b), and of the records per second that the slots together can serve, against those that
-they did serve while records waited at all times.
+Two estimates are judged. The time of a record (the b of a + b x records) is compared with the time that
+workers measured. The records per second that all slots can serve are compared with the records that
+they served while records were waiting all the time.
 """
 
 from __future__ import annotations
@@ -50,30 +50,32 @@ from headgate_lab.workloads.loads import column
 __all__ = ["CpuCostParameters", "lines", "run"]
 
 _START_S = 240.0
-"""What all runs may take beside their load: the JVM, the first batches."""
+"""Time limit of all runs beyond their load, in seconds: for the JVM and the first batches."""
 
 _BETWEEN_S = 15.0
-"""What a run may take beside its load."""
+"""Time limit of each run beyond its load, in seconds."""
 
 _COLD_S = 20.0
-"""Between the start of the first query and its first record."""
+"""Seconds from the start of the first query to its first record; the longest such time for others."""
 
 _LEAD, _LEAD_S = 1.2, 1.0
-"""The same of the others: what the start before took times the first, and the second. A first batch that
-comes late has all that came meanwhile, and no budget of a slot is known yet that could hold it up."""
+"""For later queries this time is the previous start's time, times `_LEAD`, plus `_LEAD_S` seconds. A
+first batch that comes late would have all records since then, without a slot budget, which is not known
+yet."""
 
 _WARM_S = 4.0
-"""Of each run, in which nothing is judged of the estimate: its first batches."""
+"""Seconds of each run, with its first batches, in which estimates are not judged."""
 
 _ESTIMATES = ("record", "cpu", "capacity")
-"""What is judged; see `judged`."""
+"""Names of the judged estimates; see `judged`."""
 
 _TRACE = ("worldcup98.per_minute.csv.gz", "requests")
 _MATCH = 77_200
-"""A minute from which on two matches lie: in ten hours 2.9 times the mean at most, twice."""
+"""First minute of a period with two matches: in ten hours, the load has two peaks of 2.9 times the
+mean."""
 
 _TRUTH_S = 3.0
-"""The truth of a moment is what records took in so many seconds before it."""
+"""Seconds before a time over which the true time of a record is measured."""
 
 
 @dataclass(frozen=True)
@@ -81,44 +83,44 @@ class CpuCostParameters:
     """Holds the parameters of `run`."""
 
     seconds: float = 24.0
-    """Length of each run; > 0. A third of it, in the middle, is the burst."""
+    """Length of each run; > 4. The middle third is the burst."""
 
     only: str = "processor, udf, varied, store"
-    """Which jobs."""
+    """Jobs that run, separated by commas."""
 
     policies: str = (
         "streamswitch, unified, dhalion(4), ds2(3), drs(0.2, 5), drs-lb(0.2, 5), threshold, "
         "predictive, static(1), static(2), static(4)"
     )
-    """Who decides; the intervals of those that have one fit a short run."""
+    """Policies; their intervals, where they have one, fit a short run."""
 
     slo: str = "mean < 1 s over 1 s"
     """The bound, for every key group."""
 
     cost: str = "2 ms"
-    """What a record takes in the mean, and twice as much at the end where cost drifts."""
+    """Mean time of a record; twice as long at the end of a run with varied records."""
 
     slots: int = 1
-    """Slots at the start, but for `static(n)`; >= 1."""
+    """Slots at the start, except for `static(n)`; >= 1."""
 
     slots_max: int = 6
-    """The most slots of a policy, and the cores that Spark is given; >= `slots`."""
+    """The most slots of a policy, and the number of Spark's cores; >= `slots`."""
 
     stocks: int = 64
     """Keys; >= 1."""
 
     seed: int = 1
-    """Of the orders; >= 0."""
+    """Seed of the orders; >= 0."""
 
     data: str = ""
-    """Directory of the real traces. If given, orders follow ten hours of the World Cup of 1998, a minute
-    of it in a second, in place of one burst; the highest minute is the burst."""
+    """Directory of the real traces. If given, orders follow the World Cup of 1998 instead of one burst, a
+    minute of the trace in a second; the highest minute has the rate of the burst."""
 
     scale: float = 1.0
-    """The burst, as a multiple of the job's own; > 0."""
+    """Rate of the burst, as a multiple of the job's own; > 0."""
 
     keep: str = ""
-    """A directory for the checkpoints, which stay; none: they go."""
+    """Directory in which the checkpoints remain; empty: they are deleted."""
 
     def __post_init__(self) -> None:
         require(self.seconds > _WARM_S, f"seconds={self.seconds:g} of cpu-cost must be above 4.")
@@ -132,7 +134,7 @@ class CpuCostParameters:
             require(name in JOBS, f'the benchmark cpu-cost has no job "{name}"; {known}.')
         require(bool(self.names()), "policies of cpu-cost names none; use streamswitch, static(2).")
         for name in self.names():
-            policy(name)  # a wrong one is refused before many minutes of runs
+            policy(name)  # refuse an unknown name before many minutes of runs
 
     @property
     def cost_s(self) -> float:
@@ -159,10 +161,10 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``jobs``: by name, ``policies`` (by name: ``success`` and ``success_worst`` as `slo.run` has
-        them, ``slots_mean``, ``changes``, ``latency_ms``, ``records``, ``waiting`` at the end,
-        ``estimate``, see `judged`, and ``predicted``, see there) and ``estimate`` (over all
-        its runs); ``parameters``, ``machine``.
+        ``jobs``: by name, ``policies`` (by name: ``success`` and ``success_worst`` as in `slo.run`,
+        ``slots_mean``, ``changes``, ``latency_ms``, ``records``, ``waiting`` at the end, ``estimate``,
+        the `error` of each estimate, and ``predicted``, the result of `predicted`) and ``estimate`` (over
+        all runs of the job); ``loops``; ``parameters``, ``machine``.
     """
     chosen = parameters(CpuCostParameters, given)
     runs = len(chosen.jobs()) * len(chosen.names())
@@ -182,18 +184,18 @@ def run(**given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Belief:
-    """Records the beliefs of the control loop in one of its cycles.
+    """Holds the estimates of the control loop in one of its cycles.
 
     Attributes
     ----------
     at_s : float
-        Since 1970.
+        Time of the cycle, s since 1970.
     capacity_per_s : float
-        Records per second that all slots together are believed to serve, if all have enough to do.
+        Estimated records per second that all slots together can serve.
     record_s : float or None
-        What a record is believed to take a slot; None while nothing is known.
+        Estimated time of a record in a slot; None while unknown.
     computing : float or None
-        Share of that in which slots are believed to compute.
+        Estimated share of that time in which the slot computes.
     """
 
     at_s: float
@@ -205,12 +207,12 @@ class Belief:
 
 @dataclass
 class Watched(Policy):
-    """A policy, and what it was shown.
+    """Records the estimates that a policy sees.
 
     Attributes
     ----------
     cost : callable
-        Returns what a record is believed to take, and the share of it that is computing.
+        Returns the estimated time of a record, and the share of it that is computing.
     """
 
     inner: Policy
@@ -219,27 +221,27 @@ class Watched(Policy):
 
     @property
     def name(self) -> str:
-        """Of the policy inside."""
+        """Name of the inner policy."""
         return self.inner.name
 
     def decide(self, observation: Observation) -> Decision:
-        """Decide as the policy inside, and remember what it saw."""
+        """Record the estimates, and return the inner policy's decision."""
         for view in observation.operators.values():
             total = float(view.service_rate.sum())
             self.seen.append(Belief(time.time(), view.slots, total, *self.cost()))
         return self.inner.decide(observation)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Tell the policy inside."""
+        """Tell the inner policy."""
         self.inner.applied(operator, change, took_s)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Tell the policy inside."""
+        """Tell the inner policy."""
         self.inner.slot_failed(operator, slot_id)
 
 
 def load(job: CostlyJob, chosen: CpuCostParameters) -> str:
-    """Return the rate of a job's orders: calm, a burst, calm; or as a real trace has it."""
+    """Return the rate of a job's orders: calm, a burst, calm; or that of a real trace."""
     third_s = chosen.seconds / 3
     calm, burst = (share / chosen.cost_s for share in (job.calm, chosen.scale * job.burst))
     if chosen.data:
@@ -293,7 +295,7 @@ def _one(
     watched.cost = query._controller.record_cost
     ends_s = base_us / 1e6 + chosen.seconds
     if query.awaitTermination(max(0.1, ends_s - time.time())):
-        query.awaitTermination()  # raises what it failed with
+        query.awaitTermination()  # raises the query's error
     query.stop()
     told = summary(query.journal)
     batches = [event for event in read(query.journal) if isinstance(event, Batch)]
@@ -315,15 +317,14 @@ def _one(
 def judged(
     job: CostlyJob, cost: Cost, seen: Sequence[Belief], batches: Sequence[Batch], truth: Truth
 ) -> dict[str, list[float]]:
-    """Return the relative errors of what was believed, one per cycle that can be judged.
+    """Return the relative errors of estimates, one per cycle that can be judged.
 
     Returns
     -------
     dict
-        ``record``: of the time that a record takes a slot; empty where slots do not spend it. ``cpu``: of
-        the part of it on a core. ``capacity``: of the
-        records per second that all slots serve, in cycles within batches that had, and left, records
-        waiting.
+        ``record``: errors of the time of a record; empty if slots do not spend it. ``cpu``: of the
+        computing part of that time. ``capacity``: of the records per second that all slots can serve, in
+        cycles whose last batches left records waiting.
     """
     from_s = cost.base_us / 1e6 + _WARM_S
     record, computed, capacity = [], [], []
@@ -332,7 +333,7 @@ def judged(
             continue
         unit = truth.unit_s(belief.at_s, _TRUTH_S)
         if job.in_slots and unit is not None and belief.record_s is not None:
-            # what a record of this moment takes in the mean: few are dear, and those make the mean
+            # compare with the mean of this time: most of it is due to few expensive records
             units = cost.mean_units(belief.at_s * 1e6)
             record.append(belief.record_s / (unit[0] * units) - 1.0)
             if belief.computing and not job.sleeps:
@@ -353,11 +354,11 @@ def _rounded(errors: Sequence[float]) -> list[float]:
 
 
 _ENOUGH = 3
-"""Batches in a row that served as fast as they could, before that is called what they can."""
+"""Consecutive batches with waiting records over which the true capacity is measured."""
 
 
 def _served_per_s(batches: Sequence[Batch], belief: Belief) -> float | None:
-    """Return the records per second of the last batches, if they left records waiting all the time."""
+    """Return the records per second of the last batches, if all of them left records waiting."""
     last = [batch for batch in batches if batch.at_ms / 1e3 <= belief.at_s][-_ENOUGH - 1 :]
     full = all(b.backlog and b.slots == belief.slots for b in last)
     if len(last) <= _ENOUGH or not full:
@@ -367,7 +368,7 @@ def _served_per_s(batches: Sequence[Batch], belief: Belief) -> float | None:
 
 
 def error(estimates: Sequence[Mapping[str, list[float]]], of: str) -> dict[str, float] | None:
-    """Return median, 90th percentile and bias of errors; None where nothing could be judged."""
+    """Return median, 90th percentile and bias of errors; None if no cycle could be judged."""
     found = np.array([one for estimate in estimates for one in estimate[of]])
     if not len(found):
         return None
@@ -407,13 +408,14 @@ def _all(spark: SparkSession, chosen: CpuCostParameters, work: Path) -> dict[str
 
 
 def predicted(run: Path, other: Path | None, name: str) -> dict[str, Any] | None:
-    """Return what the simulator makes of a run, and what it would have said without having seen it.
+    """Return the simulator's prediction for a run, from its own journal and from another run's.
 
     Returns
     -------
     dict or None
-        ``model``: of the run's own journal; ``foreseen``: of another run's on the same load, where
-        there is one. Each has ``success`` and ``slots_mean``. None for a run of few batches.
+        ``model``: from the run's own journal; ``foreseen``: from the journal of another run on the same
+        load, if there is one. Each has ``success``, ``success_worst`` and ``slots_mean``. None for a run
+        of too few batches.
     """
     try:
         found = {"model": replay(run)["model"]}

@@ -1,8 +1,7 @@
-"""Jobs whose records cost time of a known amount: what runs in their workers, and what it wrote down.
+"""Defines jobs whose records take a known time, and reads the times that their workers measured.
 
-A record costs a *unit* of time or several. A unit is burnt by a loop of a length that was found before
-the run, or slept; what it took in the end is measured in the worker, and that is the truth that an
-estimator is judged against.
+A record takes one or more *units* of time. A unit is a loop of calibrated length, or a sleep. The worker
+measures the actual time, which is the truth against which an estimator is judged.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 F64 = npt.NDArray[np.float64]
 
 RARE, DEAR = 0.01, 100.0
-"""Where records differ, this share costs so many times as much as the others."""
+"""With varied records, share of the expensive ones, and their cost relative to the others."""
 
 GROWTH = 2.0
-"""Where cost drifts, so many times as much at the end of a run as at its beginning."""
+"""With varied records, mean cost at the end of a run relative to its beginning."""
 
 _LINE = struct.Struct("ddddd")
 _BITS = 32
 _SPREAD = 2654435761
-"""Knuth's multiplicative hash: neighbouring numbers are dear or cheap independently."""
+"""Knuth's multiplicative hash, so that the costs of neighbouring numbers are unrelated."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,15 @@ class Cost:
     Attributes
     ----------
     unit_s : float
-        Time of a unit, as wanted.
+        Intended time of a unit.
     loops : int
-        Turns of a loop that take `unit_s`; 0: a unit is slept, as by a slow store.
+        Iterations of the loop that take `unit_s`; 0: a unit is a sleep, as with a slow store.
     varied : bool
-        Whether records differ and become dearer during the run; a mean unit each at its beginning.
+        Whether records differ and their mean cost grows during the run, from one unit on.
     base_us, run_s : int, float
-        When the run begins, microseconds since 1970, and how long it is.
+        Begin of the run, microseconds since 1970, and its length.
     truth : str
-        File that workers append what they did to.
+        File to which workers append their measurements.
     """
 
     unit_s: float
@@ -63,7 +62,7 @@ class Cost:
     truth: str
 
     def units(self, number: int, at_us: int) -> float:
-        """Return the units of a record, by its number and when it came."""
+        """Return the units of a record, by its number and time."""
         if not self.varied:
             return 1.0
         drawn = (number * _SPREAD) % (1 << _BITS) / (1 << _BITS)
@@ -71,14 +70,14 @@ class Cost:
         return (DEAR if drawn < RARE else 1.0) * cheap * self.mean_units(at_us)
 
     def mean_units(self, at_us: float) -> float:
-        """Return the mean units of records that come at a moment."""
+        """Return the mean units of the records at a time."""
         if not self.varied:
             return 1.0
         through = min(max((at_us - self.base_us) / 1e6 / self.run_s, 0.0), 1.0)
         return 1.0 + (GROWTH - 1.0) * through
 
     def spend(self, units: float) -> None:
-        """Take the time of so many units."""
+        """Spend the time of some units."""
         if self.loops:
             for _ in range(round(self.loops * units)):
                 pass
@@ -86,12 +85,12 @@ class Cost:
             time.sleep(self.unit_s * units)
 
     def tell(self, records: int, units: float, began: tuple[float, float]) -> None:
-        """Write down what records took since `began` of `clock`."""
+        """Append the times that records took since `began`, a result of `clock`."""
         spent = (now_s - began_s for now_s, began_s in zip(self.clock(), began, strict=True))
         os.write(_opened(self.truth), _LINE.pack(time.time(), records, units, *spent))
 
     def clock(self) -> tuple[float, float]:
-        """Return the wall's time, and this thread's own on a core, in seconds."""
+        """Return wall-clock time and this thread's CPU time, in seconds."""
         return time.perf_counter(), time.thread_time()
 
 
@@ -101,7 +100,7 @@ def _opened(path: str) -> int:
 
 
 def loops_of(unit_s: float) -> int:
-    """Return how many turns of the loop take so long on a core of this machine."""
+    """Return how many iterations of the loop take `unit_s` on a core of this machine."""
     turns, rates = 200_000, []
     for _ in range(5):
         began_s = time.thread_time()
@@ -113,12 +112,12 @@ def loops_of(unit_s: float) -> int:
 
 @dataclass(frozen=True)
 class Truth:
-    """Holds the notes of workers, by time.
+    """Holds the workers' measurements, by time.
 
     Attributes
     ----------
     at_s, records, units, took_s, computed_s : float64[n]
-        When, since 1970; how many records; their units; what they took, and what of it on a core.
+        Time since 1970; number of records; their units; wall-clock time and CPU time that they took.
     """
 
     at_s: F64
@@ -129,16 +128,16 @@ class Truth:
 
     @classmethod
     def read(cls, path: Path) -> Truth:
-        """Return what is in a file of `Cost.tell`; nothing where there is none."""
+        """Return the content of a file of `Cost.tell`; nothing if it does not exist."""
         data = path.read_bytes() if path.exists() else b""
         lines = np.frombuffer(data[: len(data) // _LINE.size * _LINE.size], dtype=np.float64)
         lines = lines.reshape(-1, 5)
         return cls(*lines[np.argsort(lines[:, 0], kind="stable")].T)
 
     def unit_s(self, at_s: float, within_s: float) -> tuple[float, float] | None:
-        """Return what a unit took in the time before a moment, and what of it on a core.
+        """Return the wall-clock and CPU time of a unit, in the period `within_s` before a time.
 
-        None where nothing was done in that time.
+        None if no records were served in that period.
         """
         inside = (self.at_s > at_s - within_s) & (self.at_s <= at_s)
         units = float(self.units[inside].sum())
@@ -151,7 +150,7 @@ class Truth:
 
 
 class Heavy(StatefulProcessor):
-    """Counts the orders of a stock, and takes its time over each."""
+    """Counts the orders of a stock, and spends the cost of each."""
 
     def __init__(self, cost: Cost) -> None:
         self._cost = cost
@@ -162,7 +161,7 @@ class Heavy(StatefulProcessor):
         self._began, self._records, self._units = self._cost.clock(), 0, 0.0
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Take in the orders of one stock."""
+        """Count the orders of one stock."""
         cost, before = self._cost, self._count.get() or (0,)
         count = 0
         for row in rows:
@@ -174,7 +173,7 @@ class Heavy(StatefulProcessor):
         yield Row(stock=key[0], orders=before[0] + count)
 
     def close(self) -> None:
-        """Write down what this task took."""
+        """Append the measurements of this task."""
         if self._records:
             self._cost.tell(self._records, self._units, self._began)
 
@@ -197,7 +196,7 @@ def _function(orders: DataFrame, cost: Cost) -> DataFrame:
         cost.tell(len(units), sum(units), began)
         return price * 1.01
 
-    # the annotations would say that it takes anything, where PySpark reads series of them
+    # PySpark would infer the kind of function from the annotations, and cannot with `Any`
     worth.__annotations__.clear()
     function = pandas_udf(worth, "double")  # type: ignore[call-overload]
     worths = orders.withColumn("worth", function("number", "at_us", "price"))
@@ -206,18 +205,18 @@ def _function(orders: DataFrame, cost: Cost) -> DataFrame:
 
 @dataclass(frozen=True)
 class CostlyJob:
-    """A kind of job.
+    """Describes a kind of job.
 
     Attributes
     ----------
     build : callable
-        From orders and their cost to the query.
+        Makes the query from orders and their cost.
     varied, sleeps : bool
-        As `Cost`.
+        See `Cost`; a job that sleeps has no loop.
     calm, burst : float
-        Records per second that arrive, as units of work per second: 1 is a slot's.
+        Arriving work in calm times and in a burst, in units of one slot's capacity.
     in_slots : bool
-        Whether the slots spend that time, and not what is before them.
+        Whether the slots spend the time, or the operators before them.
     """
 
     build: Callable[[DataFrame, Cost], DataFrame]
@@ -234,5 +233,5 @@ JOBS: Mapping[str, CostlyJob] = {
     "varied": CostlyJob(_processor, varied=True, burst=0.9),
     "store": CostlyJob(_processor, sleeps=True, calm=0.8, burst=3.2),
 }
-"""A processor whose records cost the same; an aggregate behind a pandas UDF; a processor whose records
-differ and grow dearer; a processor that waits for a slow store at each record."""
+"""A processor whose records cost the same; an aggregate after a pandas UDF; a processor whose records
+differ and become more expensive; a processor that waits for a slow store at each record."""

@@ -1,4 +1,4 @@
-"""The result of `headgate_lab.bench.cpu_cost` as tables, one per job."""
+"""Formats the result of `headgate_lab.bench.cpu_cost` as tables, one per job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _off(error: Mapping[str, float] | None) -> str:
 
 
 def _model(predicted: Mapping[str, Any] | None) -> str:
-    """Return success and slots as the simulator has them."""
+    """Return success and mean slots as the simulator predicts them."""
     if predicted is None:
         return ""
     return f"{_share(predicted['model']['success'])}, {predicted['model']['slots_mean']:.2f}"

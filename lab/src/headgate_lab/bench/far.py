@@ -1,11 +1,11 @@
-"""A checkpoint on an object store whose requests take long, beside Spark's own on the same server.
+"""Compares headgate and Spark with a checkpoint on an object store whose requests are slow.
 
-The job of `wide`, four times, each in a process of its own: headgate and Spark (RocksDB with changelog
-checkpointing, by S3A), each with its checkpoint on the local disk and on the store. The server is
-Versity's S3 on loopback. A hop before it makes each request take longer and writes it down, so requests
-and bytes are counted for both alike: what comes while the batches that count are served, whatever it is
-for (Spark's snapshots go up every minute, beside batches). Then a new process starts the query for one
-more batch: with nothing in memory, all state comes from the checkpoint.
+The job of `wide` runs four times, each time in its own process: headgate and Spark (RocksDB with
+changelog checkpointing, by S3A), each with its checkpoint on the local disk and on the store. The server
+is Versity's S3 on loopback. A proxy delays and logs each request, so that requests and bytes are counted
+in the same way for both: all requests during the timed batches, whatever their purpose (Spark uploads
+snapshots every minute, besides batches). Then a new process starts the query for one more batch, and
+reads all state from the checkpoint.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ ENGINES = (HEADGATE, SPARK)
 DISK, STORE = "disk", "store"
 
 TARGETS = {"ratio": 1.3}
-"""At most: headgate's median batch on the store over that on the disk."""
+"""Largest ratio of headgate's median batch on the store to that on the disk."""
 
 _HOUR_MS = 3_600_000.0
 
 _FIRST, _SECOND = "first", "second"
-"""Lives of a part's query."""
+"""Names of the two processes of a part."""
 
 
 @dataclass(frozen=True)
 class FarParameters(WideParameters):
-    """Holds the parameters of `run`; each row of a batch is of another key."""
+    """Holds the parameters of `run`; the rows of a batch have different keys."""
 
     batches: int = 40
     engines: str = ",".join(ENGINES)
 
     delay: str = "50 ms"
-    """What each request to the store takes longer."""
+    """Delay of each request to the store."""
 
     def __post_init__(self) -> None:
         parse_duration_s(self.delay)
@@ -74,17 +74,18 @@ class FarParameters(WideParameters):
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run the job on each engine, near and far; parameters are those of `FarParameters`.
+    """Run the job on each engine, on disk and on the store; parameters are those of `FarParameters`.
 
     Returns
     -------
     dict
-        ``engines``: of each ``disk`` and ``store`` (``batch_ms``: spread, ``fill_s``, ``restart_s``: from
-        the start of a query without anything in memory to the end of its first batch; of the store also
-        ``requests_per_batch``, ``bytes_per_batch``, ``requests_per_hour``, ``bytes_per_hour`` and
-        ``methods``, requests per batch by method) and ``ratio`` of the medians; ``over_spark`` (median
-        batch of headgate over Spark's, on the store); ``targets``, ``met``; ``state_bytes``,
-        ``entries``, ``keys_compared``, ``verified``, ``failed`` (with why), ``parameters``, ``machine``.
+        ``engines``: per engine ``disk`` and ``store`` (``batch_ms``: spread; ``fill_s``; ``restart_s``:
+        from the start of a query without state in memory to the end of its first batch; for the store
+        also ``requests_per_batch``, ``bytes_per_batch``, ``requests_per_hour``, ``bytes_per_hour`` and
+        ``methods``, requests per batch by method) and ``ratio`` of the medians; ``over_spark`` (ratio of
+        headgate's median batch to Spark's, on the store); ``targets``, ``met``; ``state_bytes``,
+        ``entries``, ``keys_compared``, ``verified``, ``failed`` (with reasons), ``parameters``,
+        ``machine``.
     """
     asked = parameters(FarParameters, given)
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -135,7 +136,7 @@ def _part(
 
 
 def _requests(noted: Path, part: Mapping[str, Any], batches: int) -> dict[str, Any]:
-    """Return how many requests came while the batches that count were served."""
+    """Return the numbers of requests during the timed batches."""
     lines = [json.loads(line) for line in noted.read_text(encoding="utf-8").splitlines()]
     began_ms, ended_ms = part["began_ms"], part["ended_ms"]
     within = [line for line in lines if began_ms <= line["at_ms"] <= ended_ms]
@@ -185,10 +186,10 @@ def _judged(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, A
 
 
 def s3a(store: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with which Spark has a checkpoint on such a store by Hadoop's S3A.
+    """Return the settings for a Spark checkpoint on such a store by Hadoop's S3A.
 
-    Its jars come from Maven, in the version of PySpark's Hadoop: some 650 MB. Spark's checkpoint manager
-    is its default, which renames; the one for S3A is in a jar that Maven has up to Spark 4.0 only.
+    The jars come from Maven, in the version of PySpark's Hadoop: some 650 MB. The checkpoint manager is
+    Spark's default, which renames files, since Maven has the jar of the one for S3A up to Spark 4.0 only.
     """
     (client,) = (Path(str(pyspark.__file__)).parent / "jars").glob("hadoop-client-api-*.jar")
     version = client.stem.rpartition("-")[2]
@@ -274,7 +275,7 @@ def _served(served: WideTimes) -> dict[str, Any]:
 
 
 def _ms(timestamp: str) -> float:
-    """Return a report's time in milliseconds since 1970."""
+    """Return a timestamp of a progress report in milliseconds since 1970."""
     return datetime.fromisoformat(timestamp).timestamp() * 1e3
 
 

@@ -1,8 +1,8 @@
-"""Measures the time that a batch of a light query loses where many jobs share one driver.
+"""Measures how much longer a batch of a light query takes when many jobs share one driver.
 
-Every query counts the same generated rows and starts a batch at a fixed interval, long enough that
-all of them together leave the cores some time. Measured is a batch from its start inside headgate to
-its end; the fleet's own rounds run beside, under a budget that nobody exceeds.
+Every query counts the same generated rows and starts a batch at a fixed interval, which is long enough
+that all queries together do not saturate the cores. The time of a batch is from its start inside headgate
+to its end. The fleet's rounds run meanwhile, with a budget that is never exhausted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.spark.fleet.fleet import Fleet
 from headgate_lab.bench.common import machine, parameters, progress, require
 
 _WARM_BATCHES = 2
-"""Batches of each query that are left out: they compile and start workers."""
+"""First batches of each query that are excluded, since they compile and start workers."""
 
 _WAIT_S = 300.0
 
@@ -37,7 +37,7 @@ class FleetParameters:
     """Queries in one driver; >= 2."""
 
     seconds: float = 60.0
-    """Length of each run, from when its last query has done its warm batches; > 0."""
+    """Length of each run, from the end of the warm-up batches of all queries; > 0."""
 
     trigger_s: float = 10.0
     """Time between two batches of a query; > 0."""
@@ -53,7 +53,7 @@ class FleetParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run one job, then many.
+    """Run one job alone, then `jobs` jobs together.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def _measure(spark: SparkSession, chosen: FleetParameters, jobs: int, work: Path) -> dict[str, Any]:
-    """Run some jobs in a fleet, and return what their batches took."""
+    """Run `jobs` jobs in a fleet, and return the times of their batches."""
     progress(f"{jobs} jobs, {chosen.seconds:g} s")
     fleet = Fleet(spark, 2 * jobs, round_s=chosen.trigger_s)
     for number in range(jobs):
@@ -119,7 +119,7 @@ def _measure(spark: SparkSession, chosen: FleetParameters, jobs: int, work: Path
 
 
 def _writer(spark: SparkSession, chosen: FleetParameters, name: str, work: Path) -> Writer:
-    """Return a query that counts rows by key, every so often."""
+    """Return the writer of a query that counts rows by key."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", chosen.rate).load()
     counts = rows.groupBy((F.col("value") % 100).alias("key")).count()
     return (

@@ -1,9 +1,9 @@
-"""Compares the utility of jobs under Henge, `unified`, equal shares, and first come: runs on Spark.
+"""Compares the utility of jobs on Spark under Henge, `unified`, equal shares, and first come.
 
 Jobs of priorities 10, 20, ... are submitted in a random order, each with one slot, which serves a
-fraction of what arrives. With the scarce budget half of them could have what Henge would give them;
-with the other one all. No figure of the paper; `headgate figure henge-rivals` is its counterpart in
-the simulator.
+fraction of the arriving records. The scarce budget has the slots that Henge would give to half of the
+jobs; the other budget is enough for all. The paper has no such figure; `headgate figure henge-rivals` is
+the counterpart in the simulator.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from headgate_lab.bench.fleets import (
 from headgate_lab.rivals.shares import EqualShares, FirstCome
 
 _HEADROOM = 1.5
-"""Slots that Henge gives a job, relative to the fewest with which it keeps up; about."""
+"""Approximate number of slots that Henge gives a job, relative to the least with which it keeps up."""
 
 _LONGER = 2.5
-"""With enough slots there are more jobs to help, one after the other."""
+"""Factor of a run's length with enough slots, since more jobs get slots, one after the other."""
 
 _ACTED_ROUNDS = 30
-"""Rounds before which a run does not end early: at first every job still meets its SLO."""
+"""Rounds before which a run does not end early, since every job meets its SLO at first."""
 
 _DIVIDED_ROUNDS = 6
-"""Rounds between two divisions of equal shares."""
+"""Rounds between two divisions by equal shares."""
 
 _OURS, _RIVALS = ("henge", "unified"), ("equal-shares", "first-come")
 
@@ -52,25 +52,25 @@ class FleetUtilityParameters:
     """Holds the parameters of `run`."""
 
     jobs: int = 6
-    """Jobs; >= 2."""
+    """Number of jobs; >= 2."""
 
     seconds: float = 80.0
-    """Length of a run, from when its last job has started; with enough slots up to 2.5 times; > 0."""
+    """Length of a run after its last job has started; with enough slots up to 2.5 times as long; > 0."""
 
     rate: int = 250
     """Rows per second of each job; a slot serves 100."""
 
     bound_s: float = 5.0
-    """Of the SLO: the mean latency, in seconds; > 0."""
+    """Bound of the SLO on the mean latency, in seconds; > 0."""
 
     round_s: float = 1.5
     """Time between two decisions, and between two batches of a job; > 0."""
 
     seed: int = 1
-    """Of the order of submission; >= 0."""
+    """Seed of the order of submission; >= 0."""
 
     policies: str = ",".join((*_OURS, *_RIVALS))
-    """Who decides, separated by commas; with enough slots henge and unified alone."""
+    """Policies that run, separated by commas; with enough slots only henge and unified of them."""
 
     def __post_init__(self) -> None:
         require(self.jobs > 1, f"jobs={self.jobs} of fleet-utility is out of range; use 6.")
@@ -87,7 +87,7 @@ class FleetUtilityParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run the same jobs under each policy with too few slots, and under ours with enough.
+    """Run the same jobs under each policy with too few slots, and under headgate's with enough.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return each policy's utility with scarce slots over each rival's; None where that is nothing."""
+    """Return the ratio of each policy's utility to each rival's with scarce slots; None if that is 0."""
     scarce = {r["policy"]: r["utility"] for r in runs.values() if r["slots"] == "scarce"}
     return {
         name: {rival: _ratio(scarce[name], scarce[rival]) for rival in _RIVALS if rival in scarce}

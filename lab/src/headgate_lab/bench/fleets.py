@@ -1,7 +1,7 @@
-"""Fleets of light jobs whose slots serve a fixed rate, so that a laptop can have more slots than cores.
+"""Runs fleets of light jobs whose slots serve a fixed rate, so that slots may outnumber the cores.
 
-A job counts rows by key. What decides about its latency is whether its slots serve what arrives, not
-how fast this machine is, as long as batches keep up with their interval.
+A job counts rows by key. As long as batches keep up with their interval, its latency depends on whether
+its slots can serve the arriving rows, not on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ SLOT_RATE = 100.0
 """Records per second that a slot serves."""
 
 OBSERVED_ROUNDS = 8
-"""Rounds that a fleet is only watched; Henge's 90 would be most of a run."""
+"""Rounds in which a fleet is only observed; Henge's 90 would be most of a run."""
 
 SLOTS_PER_UNIT = 1.0
-"""A saturated operator gets 3 slots more, where the paper's, on ten machines, gets 24."""
+"""Slots per threshold of excess congestion. A saturated operator gets 3 more slots; with the paper's
+value, for ten machines, it gets 24."""
 
 UTILITY = Linear()
-"""A missed SLO is worth nothing from twice its bound on. With the paper's knee a backlog of a minute is
-still worth something: what late jobs are worth would say how long a run was, not what a policy did."""
+"""The utility of a missed SLO is 0 from twice its bound on. With the paper's knee a backlog of a minute
+still has a utility, so that the utility of late jobs would depend on the length of the run, not on the
+policy."""
 
 _KEYS, _KEY_GROUPS = 6_400, 32
 _POLL_S = 0.2
@@ -46,16 +48,16 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """A job of a run.
+    """Describes a job of a run.
 
     Attributes
     ----------
     rate : float or str
-        Rows per second; or a text as of `headgate.workloads.rates.parse_rate`.
+        Rows per second, or a text for `headgate.workloads.rates.parse_rate`.
     priority : float
-        Its utility when its SLO is met; the paper's is mostly 35.
+        Utility when the SLO is met; mostly 35 in the paper.
     slots : int
-        At the start.
+        Slots at the start.
     """
 
     name: str
@@ -66,18 +68,18 @@ class Load:
 
 @dataclass(frozen=True)
 class Setting:
-    """Holds the settings that all jobs of a run have.
+    """Holds the settings of all jobs of a run.
 
     Attributes
     ----------
     budget : int
-        Slots of all jobs.
+        Slots of all jobs together.
     bound_s : float
-        Of their SLO: the mean latency, in seconds.
+        Bound of the SLOs on the mean latency, in seconds.
     seconds : float
-        Length of the run, from when its last job has started.
+        Length of the run, after its last job has started.
     round_s : float
-        Of the fleet, and the interval of the jobs' batches.
+        Length of a round, and interval between batches of a job, in seconds.
     slots_max : int
         The most slots of a job.
     """
@@ -90,12 +92,12 @@ class Setting:
 
 
 class CutOff:
-    """A policy from which all statistics are kept for a while: a fault, for experiments.
+    """Hides all statistics from a policy for a while: a fault, for experiments.
 
     Parameters
     ----------
     from_s, until_s : float
-        When, in seconds since the fleet's start.
+        Begin and end of that time, in seconds since the fleet's start.
     """
 
     def __init__(self, inner: FleetPolicy, from_s: float, until_s: float) -> None:
@@ -103,11 +105,11 @@ class CutOff:
 
     @property
     def name(self) -> str:
-        """The inner policy's."""
+        """Name of the inner policy."""
         return self._inner.name
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return what the inner policy wants, which sees nothing while statistics are cut off."""
+        """Return the inner policy's decision, which sees no statistics while these are cut off."""
         if self._from_s <= view.time_s < self._until_s:
             jobs = {name: replace(job, values=None) for name, job in view.jobs.items()}
             view = replace(view, jobs=jobs)
@@ -117,7 +119,7 @@ class CutOff:
 def scaled_down(round_s: float, observed: int = OBSERVED_ROUNDS) -> HengeParameters:
     """Return Henge's parameters for a run of minutes: its times in rounds, few slots at a time.
 
-    The first `observed` rounds are only watched.
+    In the first `observed` rounds it only observes.
     """
     observe_s = observed * round_s
     return in_rounds(round_s, observe_s=observe_s, slots_per_unit=SLOTS_PER_UNIT)
@@ -133,12 +135,12 @@ def run_fleet(
 ) -> dict[str, Any]:
     """Run jobs under a policy for a while.
 
-    It ends early once all jobs met their SLO in six rounds, the first of them after `met_after_s`.
+    The run ends early if all jobs met their SLO in the last six rounds, all of these after `met_after_s`.
 
     Returns
     -------
     dict
-        As of `outcome`.
+        The result of `outcome`.
     """
     progress(f"{policy.name}, {len(jobs)} jobs, {setting.budget} slots, {setting.seconds:g} s")
     fleet = started(spark, jobs, setting, policy, work)
@@ -154,7 +156,7 @@ def run_fleet(
 def started(
     spark: SparkSession, jobs: Sequence[Load], setting: Setting, policy: FleetPolicy, work: Path
 ) -> Fleet:
-    """Return a running fleet; as many actions as the policy wants are carried out."""
+    """Return a running fleet, with practically no limit on actions per minute."""
     fleet = Fleet(
         spark, setting.budget, round_s=setting.round_s, policy=policy, actions_per_minute=1_000
     )
@@ -182,7 +184,7 @@ def _writer(spark: SparkSession, job: Load, setting: Setting, checkpoint: Path) 
 
 
 def _rows(spark: SparkSession, rate: float | str) -> DataFrame:
-    """Return rows of evenly loaded keys."""
+    """Return rows whose keys have equal load."""
     if _constant(rate):
         rows = spark.readStream.format("rate").option("rowsPerSecond", int(rate)).load()
         return rows.select((F.col("value") % _KEYS).alias("key"))
@@ -201,15 +203,15 @@ def _constant(rate: float | str) -> bool:
 def outcome(
     rounds: Sequence[FleetRound], actions: Sequence[FleetDecided], failures: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a fleet's rounds and actions come to.
+    """Summarise a fleet's rounds and actions.
 
     Returns
     -------
     dict
-        ``utility`` (mean of the last six rounds), ``utility_max``, ``met`` (jobs in the last round),
-        ``all_met_s`` (from when on all were), ``actions`` (as rows), ``touched`` (jobs in the order in
-        which they got slots), ``jobs`` (by name: ``utility``, ``slots`` and ``input_rate`` over
-        time), ``failures`` where there are any.
+        ``utility`` (mean of the last six rounds), ``utility_max``, ``met`` (number of jobs in the last
+        round), ``all_met_s`` (time from which all jobs met their SLO), ``actions`` (as rows), ``touched``
+        (jobs in the order in which they got slots), ``jobs`` (by name: ``utility``, ``slots`` and
+        ``input_rate`` over time), ``failures`` if there are any.
     """
     known = [seen for seen in rounds if all(job.utility is not None for job in seen.jobs)]
     last = known[-WINDOW_ROUNDS:]
@@ -226,7 +228,7 @@ def outcome(
 
 
 def action_row(act: FleetDecided) -> dict[str, Any]:
-    """Return an action as a row: when, what, who gets how many slots, and why."""
+    """Return an action as a row: time, kind, slots by job, reason."""
     return {
         "time_s": round(act.time_s, 1),
         "action": act.action,
@@ -236,12 +238,12 @@ def action_row(act: FleetDecided) -> dict[str, Any]:
 
 
 def touched(actions: Sequence[FleetDecided]) -> list[str]:
-    """Return the jobs that were given slots, in order, once per time."""
+    """Return the jobs that got slots, in order; a job once for each reconfiguration."""
     return [job for act in actions if act.action == "reconfiguration" for job in act.slots]
 
 
 def all_met_s(rounds: Sequence[FleetRound]) -> float | None:
-    """Return from when on every job met its SLO to the end; None if that never was."""
+    """Return the time from which every job met its SLO until the end; None if there is none."""
     since_s = None
     for seen in reversed(rounds):
         if not seen.jobs or not all(job.met for job in seen.jobs):
@@ -259,7 +261,7 @@ def all_met(rounds: Sequence[FleetRound], after_s: float) -> bool:
 
 
 def shares(rounds: Sequence[FleetRound]) -> list[float]:
-    """Return the share of the maximum total utility in each round in which all is known."""
+    """Return the share of the maximum total utility, for each round with the utilities of all jobs."""
     return [
         seen.utility / seen.utility_max
         for seen in rounds

@@ -1,8 +1,8 @@
-"""The Flink baseline: the same queries in Flink SQL, in another interpreter since its pins clash.
+"""Runs the Flink baseline: the same queries in Flink SQL, in another interpreter since its pins clash.
 
-This one file is both sides. Imported, it is the side that asks. Run as a script by the interpreter
-that `find_flink` found (which has apache-flink and no headgate), it is the job; so nothing of
-headgate is imported at its top.
+This file has two roles. Imported, it starts the baseline. Run as a script by the interpreter that
+`find_flink` found (which has apache-flink and not headgate), it is the job; so its top imports nothing
+of headgate.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ RUNS = 3
 
 CLEAR_S = 1.0
 CLEAR_NOISES = 3.0
-"""A rate needs a difference of this many seconds and this many times the runs' own. Chosen."""
+"""A rate needs a difference of at least `CLEAR_S` seconds, and of `CLEAR_NOISES` times the difference
+between runs of one kind. Chosen."""
 
 
 @dataclass(frozen=True)
 class Select:
-    """A query and the folders of CSV files that it reads.
+    """Names a query and the folders of CSV files that it reads.
 
     Attributes
     ----------
     sql : str
-        Reads ``{source}``.
+        The query; reads ``{source}``.
     check, part, all : str
-        The small input whose answer is checked; the files that are left out of the rate; all files.
+        Folders of the small input whose answer is checked; the files excluded from the rate; all files.
     """
 
     sql: str
@@ -59,15 +60,15 @@ class Job:
     Attributes
     ----------
     columns : str
-        Of the input, as SQL declares them.
+        Columns of the input, as SQL declares them.
     result : tuple of str
-        Columns of every query's result, BIGINT all; the first is the key.
+        Columns of every query's result, all BIGINT; the first is the key.
     scan : str
-        Reads all of ``{source}`` into one BIGINT and does nothing else.
+        Query that only reads ``{source}``, into one BIGINT column.
     selects : mapping of str to Select
-        By name.
+        Queries by name.
     directory : str
-        Where the process may write.
+        Directory to which the process may write.
     """
 
     columns: str
@@ -108,13 +109,13 @@ def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any
     name : str
         A key of `BACKENDS`.
     timeout_s : float
-        After this the process is stopped.
+        Time limit; then the process is stopped.
 
     Returns
     -------
     dict
-        Per name of a query: ``updates`` (its columns: the last update per key), lists ``part_s``
-        and ``all_s``; ``scan_s``.
+        Per name of a query: ``updates`` (columns of the last updates per key), lists ``part_s`` and
+        ``all_s``; ``scan_s``.
 
     Raises
     ------
@@ -127,18 +128,18 @@ def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any
 
 
 def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return a query's times of `measure` and the difference that its rate is made of.
+    """Return a query's times from `measure` and the difference from which its rate is computed.
 
     Returns
     -------
     dict
-        ``part_s``, ``all_s``, ``scan_s``, ``version``; ``difference_s``, of the medians;
-        ``noise_s``, by which runs of one kind differ; ``clear``: whether it is more than noise.
+        ``part_s``, ``all_s``, ``scan_s``, ``version``; ``difference_s`` of the medians; ``noise_s``, the
+        largest difference between runs of one kind; ``clear``: whether the difference exceeds the noise.
     """
     more_s = statistics.median(said["all_s"]) - statistics.median(said["part_s"])
     noise_s = max(max(said[k]) - min(said[k]) for k in ("part_s", "all_s"))
-    # Runs of one kind differed by up to 0.3 s on two cores, and a difference of 0.2 s once
-    # "measured" 5 M rows/s where Flink could not even read that fast: then there is no rate.
+    # Runs of one kind differed by up to 0.3 s on two cores. A difference of 0.2 s once gave
+    # 5 M rows/s, more than Flink can read: a small difference gives no rate.
     clear = more_s >= max(CLEAR_S, CLEAR_NOISES * noise_s)
     times = {k: said[k] for k in ("part_s", "all_s", "scan_s")}
     return times | {
@@ -150,7 +151,7 @@ def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def _env() -> dict[str, str]:
-    """Return our environment without what would put our packages on Flink's path."""
+    """Return this environment without PYTHONPATH, which would give Flink headgate's packages."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
@@ -237,6 +238,6 @@ def _timed(environment: Any, statement: str) -> float:
 
 
 if __name__ == "__main__":
-    # a script's folder leads the path, and our `common` must not be anybody else's
+    # a script's folder is first on the path, and another package might import our `common`
     sys.path.pop(0)
     print(json.dumps(_job(json.loads(sys.argv[1]))))

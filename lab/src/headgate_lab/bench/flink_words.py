@@ -1,4 +1,4 @@
-"""The counts of `words` by Flink: `UNNEST` before `GROUP BY`, in the JVM as well."""
+"""Runs the word counts of `words` on Flink: `UNNEST` before `GROUP BY`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headgate_lab.bench.sides import check
 from headgate_lab.workloads.tweets import TWEETS, VOCABULARY, tweets
 
 BATCHES, DROPPED = 5, 2
-"""Files that are timed, and those of them that are left out of the rate; as on Spark."""
+"""Number of timed files, and how many of them are excluded from the rate; as on Spark."""
 
 TIMES: Mapping[str, float] = {"words": 4, "pairs-3": 0.5, "pairs-10": 0.25, "pairs-any": 0.25}
-"""Tweets of a file over those of a batch on Spark: a difference of seconds, not of minutes. Chosen."""
+"""Tweets per file, relative to a batch on Spark; chosen so that runs differ by seconds, not minutes."""
 
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {"flink-rocksdb": ("pairs-3", "pairs-10")}
-"""Cases that a backend does not run, to save time."""
+"""Cases that a backend skips to save time."""
 
 
 def write(directory: Path, batches: int, rows: int) -> str:
-    """Write the tweets of `words.write` as CSV, `rows` a file; return their folder.
+    """Write the tweets of `words.write` as CSV files of `rows` tweets; return their folder.
 
-    The words of a tweet are one field, an array to Flink. A folder that is there is left as it is.
+    The words of a tweet are one field, which Flink reads as an array. An existing folder is not changed.
     """
     if not directory.exists():
         directory.mkdir(parents=True)
@@ -45,7 +45,7 @@ def query(case: str) -> str:
     if (distance_max := words.DISTANCES[case]) == 0:
         key, split = word, "UNNEST(words) AS a (word)"
     else:
-        # positions count from 1, and a slice has both its ends
+        # positions count from 1, and a slice includes both ends
         others = f"ARRAY_SLICE(words, i + 1, i + {distance_max})"
         key = f"{word} * {VOCABULARY} + other"
         split = (
@@ -58,30 +58,30 @@ def query(case: str) -> str:
 def compare(
     cases: tuple[str, ...], directory: Path, *, rows: int, slots: int, timeout_s: float
 ) -> list[dict[str, Any]]:
-    """Return an entry per backend and case as `words.compare` does, or why it was ``skipped``.
+    """Return an entry per backend and case as `words.compare` does, or the reason why it was ``skipped``.
 
     Parameters
     ----------
     cases : tuple of str
-        Out of `words.DISTANCES`.
+        Keys of `words.DISTANCES`.
     directory : path
         For files and checkpoints; must be empty.
     rows : int
-        Tweets of a batch on Spark; a file of Flink's has `TIMES` as many, at least one.
+        Tweets per batch on Spark; a file for Flink has `TIMES` as many, at least one.
     slots : int
         Flink's parallelism.
     timeout_s : float
-        Of each backend.
+        Time limit of each backend.
 
     Returns
     -------
     list of dict
-        ``rows_per_s`` are tweets/s, None where the difference that they are made of is noise;
-        ``flink`` has the times, as of `flink.timing`.
+        ``rows_per_s`` are tweets/s, None if the difference of times is within the noise; ``flink`` has
+        the times, as returned by `flink.timing`.
 
     Raises
     ------
-    WrongAnswer    Flink's answer is not the exact one.
+    WrongAnswer    Flink's answer is wrong.
     """
     python, version = flink.find_flink()
     if python is None:
@@ -105,7 +105,7 @@ def compare(
         try:
             said = flink.measure(python, engine, job, timeout_s)
         except EngineError as error:
-            # as in `sides`: the others' numbers are still good
+            # as in `sides`: the numbers of other backends are still valid
             progress(f"{engine}: FAILED, {error}")
             entries += _without_rates("failed", str(error), (engine,), asked)
             continue

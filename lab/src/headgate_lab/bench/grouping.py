@@ -1,9 +1,8 @@
-"""Groupings side by side on Spark: which of them wait, where replicas or rows are not alike.
+"""Compares groupings on Spark where replicas differ in speed, or rows in cost.
 
-A stage of a fixed pool, whose rows take real time: they sleep, as in calls of a slow store, so that
-there may be more replicas than cores. A replica serves for a limited time per batch, and the rest waits
-with it.
-All runs are made in one session, one after the other, under the same load.
+The job is a stage with a fixed pool. A row sleeps, as in a call of a slow store, so that there may be
+more replicas than cores. A replica serves for a limited time per batch, and its other rows wait. All runs
+use one session and the same load, one after another.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from headgate_demo.spark import sources
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 
 _LEAD_S = 2.0
-"""How long after its query the load starts."""
+"""Time from the start of a query to that of its load, in seconds."""
 
 _START_S = 60.0
-"""What a run may take beside its load."""
+"""Time limit of a run beyond its load, in seconds."""
 
 _SLOW_SHARE = 3
-"""One replica in so many is slow."""
+"""One in `_SLOW_SHARE` replicas is slow."""
 
 _DEAR_EVERY, _DEAR = 20, 10.0
-"""Of rows that differ, one in so many takes so many times as long as the others."""
+"""With unequal rows, one in `_DEAR_EVERY` rows takes `_DEAR` times as long as the others."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,16 @@ class GroupingParameters:
     """Rows per second; > 0."""
 
     replicas: int = 6
-    """Replicas, of which the last third is slow where they are unequal; >= 3."""
+    """Number of replicas; with unequal replicas the last third is slow; >= 3."""
 
     row_ms: float = 5.0
-    """What a row takes a quick replica; > 0."""
+    """Time of a row on a fast replica, in ms; > 0."""
 
     slower: float = 3.0
-    """How many times as long it takes a slow one; >= 1."""
+    """Factor of a row's time on a slow replica; >= 1."""
 
     box_ms: float = 300.0
-    """How long a replica may serve per batch; > 0."""
+    """Time for which a replica may serve per batch, in ms; > 0."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "rate", "row_ms", "box_ms"):
@@ -85,8 +84,9 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``loads``: by load and grouping ``latency_ms`` (mean, p99), ``served``, ``waiting`` (rows at
-        the end); ``lower``: by which share the mean is below shuffle's; ``parameters``, ``machine``.
+        ``loads``: by load and grouping ``latency_ms`` (mean, p99), ``served``, ``waiting`` (rows at the
+        end), ``batches``; ``lower``: relative reduction of the mean latency against shuffle;
+        ``parameters``, ``machine``.
     """
     chosen = parameters(GroupingParameters, given)
     with tempfile.TemporaryDirectory(prefix="headgate-grouping-") as work:
@@ -99,7 +99,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def below_shuffle(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return by which share each grouping's mean latency is below shuffle's."""
+    """Return the relative reduction of each grouping's mean latency against shuffle."""
     shuffled = rows["shuffle"]["latency_ms"]["mean"]
     return {
         name: round(1.0 - row["latency_ms"]["mean"] / shuffled, 3)
@@ -114,7 +114,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _unequal_replicas(chosen: GroupingParameters) -> Stage:
-    """Return a stage whose last third of replicas is slow; of a fixed pool a task is a replica."""
+    """Return a stage whose last third of replicas is slow; in a fixed pool each task is one replica."""
     row_s, slower = chosen.row_ms / 1e3, chosen.slower
     first_slow = chosen.replicas - chosen.replicas // _SLOW_SHARE
 
@@ -130,7 +130,7 @@ def _unequal_replicas(chosen: GroupingParameters) -> Stage:
 
 
 def _unequal_rows(chosen: GroupingParameters) -> Stage:
-    """Return a stage of which few rows are dear, with the same mean for all replicas."""
+    """Return a stage in which few rows are expensive, with the same mean for all replicas."""
     cheap_s = chosen.row_ms / 1e3 / (1.0 + (_DEAR - 1.0) / _DEAR_EVERY)
     every, dear = _DEAR_EVERY, _DEAR
 
@@ -190,7 +190,7 @@ def _measure(
 
 def _child(request: dict[str, Any]) -> dict[str, Any]:
     chosen = GroupingParameters(**request["parameters"])
-    # A core of Spark's for each replica: they sleep, and wait for none of the machine's.
+    # A Spark core for each replica: replicas sleep, so they need no core of the machine.
     spark = session(master=f"local[{chosen.replicas}]", name="bench-grouping")
     loads: dict[str, dict[str, Any]] = {}
     try:

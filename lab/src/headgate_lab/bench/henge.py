@@ -1,19 +1,19 @@
-"""Henge's figures 9, 11, 12, 13 and 17 on Spark, scaled down to minutes and to a laptop.
+"""Runs Henge's figures 9, 11, 12, 13 and 17 on Spark, scaled down to minutes and to a laptop.
 
-What is kept: the jobs' number (figure 12: two logs, one job of each), priorities, sizes relative to
-each other, and the order of events; times are in rounds, as in the paper, where a round is 10 s.
-What differs: a job has one operator, slots serve a fixed rate, bounds are seconds instead of 60 to 80
-ms, since a micro-batch takes that, utilities are linear instead of knees, and a fleet is watched for 8
-rounds before it acts (figure 9: for 20, so that all jobs are late by then), not for 90. Grants are 1 slot
-per threshold of excess congestion instead of 10, which would give the first job the whole budget. Slots
-serve a fixed rate, since real work of one job fills two cores, and what is left to hand out is noise. An
-input rate over a few batches wavers by a tenth, so *steady* is within 20 % (Henge simulated: 2 %), and a
-change of 30 % (10 %) allows another reduction.
+As in the paper: the number of jobs (figure 12: two logs, one job each), priorities, relative sizes and
+the order of events. Times are in rounds; the paper's round is 10 s.
 
-Figure 12 begins warm: all three systems first run for `WARM_ROUNDS` at the median load, what slots set
-by hand are set for, and nothing of that is counted. Begun cold, a day of three minutes is a tenth over
-when Henge has watched and acted for the first time, where the paper's two days of eight hours are 3 %
-over; and the first batches of a session are slow for everybody.
+Differs from the paper: a job has one operator. Slots serve a fixed rate, since real work of one job would
+fill two cores. Bounds are seconds instead of 60 to 80 ms, the time of a micro-batch. Utilities are linear
+instead of knees. A fleet is observed for 8 rounds before it acts (figure 9: for 20, so that all jobs are
+late by then), not for 90. Grants are 1 slot per threshold of excess congestion instead of 10, which would
+give the first job the whole budget. An input rate over a few batches varies by a tenth, so *steady* is
+within 20 % (Henge simulated: 2 %), and a change of 30 % (10 %) allows another reduction.
+
+Figure 12 begins warm: all three systems first run for `WARM_ROUNDS` at the median load, for which slots
+set by hand are chosen; these rounds do not count. With a cold start, a tenth of a day of three minutes
+would pass before Henge acts for the first time, against 3 % of the paper's two days of eight hours; and
+the first batches of a session are slow for all systems.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ _HOURS = 24
 _DAYS = 2
 _ROUNDS_PER_HOUR = 2
 WARM_ROUNDS = 30
-"""Of figure 12, before its first day: 8 of watching, the rest for Henge to act, and what waits to be
-served."""
+"""Rounds before the first day of figure 12: 8 in which Henge observes, the rest for its actions and for
+the backlog to drain."""
 
 _LATE_ROUNDS = 20
-"""Rounds of figure 9 after which a job with 1.5 times the input that its slot serves is far beyond its
-bound: with 8 s and rounds of 2 s, 40 s of input have 13 s of backlog."""
+"""Rounds of figure 9 after which a job with 1.5 times the input that its slot can serve is far beyond its
+bound: with a bound of 8 s and rounds of 2 s, 40 s of input leave 13 s of backlog."""
 
 _POLL_S = 0.2
 
 CUT_ROUNDS, FRESH_ROUNDS = 36, 30
-"""Figure 17: statistics are cut for 360 s, and collected for 300 s before Henge acts again."""
+"""Figure 17: rounds without statistics, and rounds of new statistics before Henge acts again. In the
+paper 360 s and 300 s."""
 
 _WORKERS = {"T1": 12.0, "T2": 3.0, "T3": 2.25, "T4": 1.2, "T5": 0.6}
 _SLOTS = {"T1": 4, "T2": 1, "T3": 8, "T4": 1, "T5": 1}
-"""Figure 13: slots that each job's input keeps busy, and those that it begins with [I]. The order of
-sizes is table 3's; the paper's 234 to 1 workers leave no laptop a slot for the others."""
+"""Figure 13: slots that each job's input keeps busy, and slots at the start [I]. The order of sizes is
+that of table 3; with the paper's 234 to 1 workers a laptop would have no slots for the smaller jobs."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class HengeBenchParameters:
     """Holds the parameters of `run`."""
 
     only: str = "9,11,13,17"
-    """Figures; 12 needs `data` too."""
+    """Numbers of the figures; 12 also needs `data`."""
 
     data: str = ""
     """Directory of the web logs of figure 12."""
@@ -85,7 +86,7 @@ class HengeBenchParameters:
     """Time between two decisions, and between two batches of a job; > 0."""
 
     bound_s: float = 8.0
-    """Of the SLOs: the mean latency, in seconds; > 0."""
+    """Bound of the SLOs on the mean latency, in seconds; > 0."""
 
     def __post_init__(self) -> None:
         require(self.round_s > 0, f"round_s={self.round_s} of henge must be above 0.")
@@ -115,7 +116,7 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``figures`` (by number: ``paper``, ``here``, and the runs as of `fleets.outcome`),
+        ``figures`` (by number: ``paper``, ``here``, and the runs, as `fleets.outcome` returns them),
         ``parameters``, ``machine``.
     """
     chosen = parameters(HengeBenchParameters, given)
@@ -141,7 +142,7 @@ def _setting(chosen: HengeBenchParameters, budget: int, rounds: int) -> Setting:
 
 
 def _figure_9(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> dict[str, Any]:
-    """Nine jobs of priorities 10 to 90, none of which can keep up; slots suffice for all."""
+    """Run nine jobs of priorities 10 to 90 that cannot keep up at first; the budget suffices for all."""
     jobs = [Load(f"T{k}", 1.5 * SLOT_RATE, priority=10.0 * k) for k in range(1, 10)]
     policy = Henge(scaled_down(chosen.round_s, _LATE_ROUNDS))
     setting = _setting(chosen, budget=5 * len(jobs), rounds=160)
@@ -168,7 +169,7 @@ def _rounds_since_acting(at_s: float | None, round_s: float) -> float | None:
 
 
 def _figure_11(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> dict[str, Any]:
-    """Two jobs; once both meet their SLO the input of B doubles for a while, then that of A."""
+    """Run two jobs; after both meet their SLO, the input of B doubles for a while, then that of A."""
     spikes = {"B": (35, 50), "A": (50, 65)}
     base = 1.5 * SLOT_RATE
     jobs = [Load(name, _spike(base, chosen.round_s, *spikes[name])) for name in ("A", "B")]
@@ -211,10 +212,10 @@ def _total(found: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _figure_12(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> dict[str, Any]:
-    """Two days of two logs, an hour in two rounds, under Henge, set by hand and unmanaged at once."""
+    """Run two days of two logs, an hour in two rounds, under Henge, set by hand and unmanaged at once."""
     hour_s, warm_s = _ROUNDS_PER_HOUR * chosen.round_s, WARM_ROUNDS * chosen.round_s
     loads = {name: _diurnal(chosen.data, name, hour_s, warm_s) for name in ("sdsc", "epa")}
-    by_hand = 2  # keeps up at the median, which keeps one slot busy
+    by_hand = 2  # slots that keep up at the median load, which keeps one slot busy
     systems: dict[str, tuple[FleetPolicy, int]] = {
         "henge": (Henge(scaled_down(chosen.round_s)), 1),
         "by hand": (Unmanaged(), by_hand),
@@ -267,7 +268,7 @@ def _figure_12(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
 
 
 def begun_warm(rounds: Sequence[FleetRound], warm_s: float) -> list[FleetRound]:
-    """Return the rounds that count: those of the days, without what comes before them."""
+    """Return the rounds of the days, without the warm-up before them."""
     return [seen for seen in rounds if seen.time_s >= warm_s]
 
 
@@ -279,7 +280,7 @@ def satisfied(found: Sequence[float]) -> dict[str, float]:
 
 
 def _diurnal(directory: str, name: str, hour_s: float, warm_s: float) -> str:
-    """Return a log's hours as steps of a rate, two days of them; the median keeps one slot busy.
+    """Return two days of a log's hours as the text of a rate in steps; the median keeps one slot busy.
 
     The days begin after `warm_s` at the median.
     """
@@ -293,16 +294,16 @@ def _diurnal(directory: str, name: str, hour_s: float, warm_s: float) -> str:
 def day_steps(
     rates: Sequence[float], hour_s: float, days: int, before: tuple[float, float] = (0.0, 0.0)
 ) -> str:
-    """Return the rates of a day's hours, some days long, as the text of a rate that steps.
+    """Return the rates of a day's hours, repeated for some days, as the text of a rate in steps.
 
     Parameters
     ----------
     rates : sequence of float
-        Of each hour, records per second.
+        Records per second in each hour.
     hour_s : float
-        What an hour lasts, in seconds.
+        Length of an hour in the run, in seconds.
     before : tuple of float
-        For how many seconds there is another rate first, and which.
+        Length in seconds, and rate, of a period before the first day.
     """
     after_s, first = before
     hours = [(after_s + k * hour_s, rate) for k, rate in enumerate(list(rates) * days)]
@@ -316,7 +317,7 @@ def day_steps(
 
 
 def _figure_13(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> dict[str, Any]:
-    """Five jobs of very different size under a budget that is too small for the largest."""
+    """Run five jobs of very different size under a budget that is too small for the largest."""
     jobs = [Load(name, busy * SLOT_RATE, slots=_SLOTS[name]) for name, busy in _WORKERS.items()]
     policy = Henge(scaled_down(chosen.round_s))
     setting = _setting(chosen, budget=18, rounds=90)
@@ -352,7 +353,7 @@ def _median_share(utility: Sequence[Sequence[float | None]], most: float) -> flo
 
 
 def _figure_17(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> dict[str, Any]:
-    """Four jobs; nothing is heard of any of them for 36 rounds in the middle of Henge's work."""
+    """Run four jobs, without statistics of any of them for 36 rounds while Henge acts."""
     round_s = chosen.round_s
     cut_s = (12 * round_s, (12 + CUT_ROUNDS) * round_s)
     fresh_s = cut_s[1] + FRESH_ROUNDS * round_s

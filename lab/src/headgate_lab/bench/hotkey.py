@@ -1,11 +1,11 @@
-"""Tests a key with most of all records: its SLO once its key group is split, and its answer.
+"""Tests the SLO of a job with one hot key before and after a split of its key group, and its answer.
 
-Count and sum per key, in update mode; one key has 60 % of the records, more than a slot can serve. A
-first side has the paper's treatments alone, the second may split. In the second, once the SLO has been
-met for a while, the driver and its JVM are killed, and start again from the checkpoint; then the Python
-worker of the slot that owns the hot key is, while the backlog stands and again later. The load goes on
-until what came meanwhile must be worked off, and for half the time of a run more. What the sink has at
-the end is compared with what is in the input.
+The query computes count and sum per key, in update mode. One key has 60 % of the records, more than a
+slot can serve. The first side has only the paper's treatments, the second may split. On the second side,
+when the SLO has been met for a while, the driver and its JVM are killed and start again from the
+checkpoint. Then the Python worker of the slot that owns the hot key is killed twice: while there is a
+backlog, and again later. The load goes on until the backlog must be drained, and for half the time of a
+run more. At the end the content of the sink is compared with the input.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from headgate_lab.testing import faults
 
 _FILE_S = 0.5
 _SETTLED_S = 12.0
-"""What a backlog from before the split may take to go, and a start: the SLO is judged after it."""
+"""Seconds after a split, or a restart, in which a backlog may drain; the SLO is judged afterwards."""
 
 _STRIKES = (10, 60)
-"""In which steps after the driver's start the worker is killed; in the second no backlog stands."""
+"""Steps after the driver's restart in which the worker is killed; in the second there is no backlog."""
 
 _START_S = 120.0
 _END_S = 240.0
@@ -58,23 +58,24 @@ class HotkeyParameters:
     """Holds the parameters of `run`."""
 
     seconds: float = 60.0
-    """Length of the load on each side, > 0; longer with kills, by what these take and half of it."""
+    """Length of the load on each side, > 0. With kills it goes on until their backlog has drained, and
+    for half as long again."""
 
     rate: int = 3_500
     """Records per second; > 0."""
 
     share: float = 0.6
-    """Of the records, those of the hot key; in (0, 1)."""
+    """Share of the hot key's records; in (0, 1)."""
 
     cost: str = "slot rate"
-    """What a record costs: ``slot rate``: slots serve `slot_rate`; ``measured``: each row takes
-    ``1 / slot_rate`` more, which the loop has to find out, and slots have a time budget."""
+    """Cost of a record. ``slot rate``: slots serve `slot_rate`; ``measured``: each row takes
+    ``1 / slot_rate`` longer, which the control loop must measure."""
 
     slot_rate: float = 1_000.0
     """Records per second that a slot serves; > 0."""
 
     slo: str = "mean < 3 s over 2 s"
-    """The bound."""
+    """The SLO."""
 
     slots: int = 2
     """Slots at the start; >= 1."""
@@ -86,10 +87,10 @@ class HotkeyParameters:
     """Whether a worker and the driver are killed on the side that splits."""
 
     sides: str = "whole, split"
-    """Which sides run."""
+    """Sides that run, separated by commas."""
 
     seed: int = 1
-    """Of the load; >= 0."""
+    """Seed of the load; >= 0."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds} of hotkey must be above 0.")
@@ -117,13 +118,18 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``sides`` (by name: ``met``, the share of seconds whose mean latency was within the bound,
-        ``met_before`` and ``met_after`` the split, as far as that had settled, in the latter without the
-        ``settling_s`` after the kill of the driver, in ``met_all`` with them; ``met_until_kill`` and
-        ``met_after_kill``: its parts; ``latency_ms_mean`` likewise; ``down_s``: from the kill to the
-        first batch; ``recovered_s``: from it until the SLO was met again for good; ``split``: the
-        reasons; ``slots``; ``retries``, ``restarts``; ``records``), ``verified``, ``parameters``,
-        ``machine``. It fails where an answer differs, and where a kill did not strike.
+        ``sides`` (by name: ``met``, the share of seconds whose mean latency was within the bound;
+        ``met_before`` the split; ``met_after`` it, once the backlog had drained, without the
+        ``settling_s`` after the kill of the driver; ``met_until_kill`` and ``met_after_kill``, the parts
+        of ``met_after``; ``met_all``, as ``met_after`` with ``settling_s``; ``latency_ms_mean`` of
+        ``all``, ``before`` and ``after``; ``down_s``: from the kill to the first batch; ``recovered_s``:
+        from the kill until the SLO was met until the end; ``split``: the reasons; ``slots``;
+        ``changes``, ``retries``, ``restarts``; ``records``), ``verified``, ``parameters``, ``machine``.
+
+    Raises
+    ------
+    EngineError
+        An answer differs, or a kill did not hit its process.
     """
     chosen = parameters(HotkeyParameters, given)
     sides = {}
@@ -140,7 +146,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Load:
-    """Writes files of records as time goes by, and knows the right answer."""
+    """Writes files of records at a constant rate, and computes the right answer."""
 
     def __init__(self, chosen: HotkeyParameters, folder: Path) -> None:
         self._chosen, self._folder = chosen, folder
@@ -149,7 +155,7 @@ class _Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin, for as long as is asked for or, if set later, until `until_s` (since 1970)."""
+        """Start the load, for `seconds` or, if set later, until `until_s` (since 1970)."""
         self.until_s = time.time() + self._chosen.seconds
         self._thread.start()
 
@@ -218,7 +224,7 @@ def _side(chosen: HotkeyParameters, name: str, work: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Kill:
-    """The kill of a driver: when, until its first batch, and until its backlog must be gone."""
+    """Holds the time of a driver's kill, and the times to its first batch and to a drained backlog."""
 
     since_s: float
     down_s: float
@@ -231,7 +237,7 @@ class _Kill:
 
 
 def _settling_s(chosen: HotkeyParameters, work: Path, since_s: float) -> float:
-    """Return how long after a kill all that came meanwhile is worked off, at what the slots serve."""
+    """Return the time after a kill in which the slots can drain the backlog."""
     down_s = time.time() - since_s
     slots = next(e.slots for e in reversed(_events(work)) if isinstance(e, Batch))
     spare = slots * chosen.slot_rate - chosen.rate
@@ -264,19 +270,19 @@ def _events(work: Path) -> list[Any]:
 
 
 def _split_s(work: Path) -> float | None:
-    """Return when the first split came into force, seconds since 1970."""
+    """Return the time at which the first split came into force, s since 1970; None if there was none."""
     changes = [e for e in _events(work) if isinstance(e, AssignmentChange) and e.split]
     return changes[0].at_ms / 1e3 if changes else None
 
 
 def _owner(work: Path) -> int:
-    """Return the slot that owns the key group that was split last: it has records in every step."""
+    """Return the owner of the key group that was split last, a slot with records in every step."""
     split = [e for e in _events(work) if isinstance(e, AssignmentChange) and e.split]
     return split[-1].split[0][1]
 
 
 def _verify(work: Path, truth: Mapping[int, list[int]]) -> None:
-    """Compare the last count and sum of each key with what was written."""
+    """Compare the last count and sum of each key with the input."""
     found: dict[int, list[int]] = {}
     for file in sorted((work / "out").glob("*.json")):
         for key, *values in json.loads(file.read_text()):

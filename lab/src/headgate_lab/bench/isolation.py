@@ -1,9 +1,9 @@
-"""Tests that a slow slot delays its own key groups only: latencies with a time budget and without.
+"""Tests that a slow slot with a time budget delays only its own key groups.
 
-One slot takes ten times as long per row as it would, and more than its share of time. The same input
-runs with `.budget(...)` and without, in turns and in one session; latencies of the slow slot's key
-groups and of all others are kept apart. The assignment never changes, so that a slot stands for its
-key groups. Nothing is aggregated before the exchange.
+One slot is made ten times as slow, or slower, so that it cannot keep up. The same input runs with
+`.budget(...)` and without, in turns and in one session; latencies of the slow slot's key groups are
+separate from those of all others. The assignment never changes, so that a slot stands for its key groups.
+Partial aggregation before the exchange is off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headgate_lab.bench.common import (
 from headgate_lab.testing import faults
 
 SLOW = 0
-"""The slow slot."""
+"""Number of the slow slot."""
 
 SIDES = {"with": True, "without": False}
 
@@ -49,10 +49,10 @@ class IsolationParameters:
     """Holds the parameters of `run`."""
 
     seconds: float = 20.0
-    """How long each side is measured; > 0."""
+    """Time for which each side is measured; > 0."""
 
     count: int = 1
-    """Rounds: times that both sides run; >= 1. Their order swaps from round to round."""
+    """Rounds, in each of which both sides run once; >= 1. Their order swaps from round to round."""
 
     rate: int = 20_000
     """Events per second, 92 % of them records; > 0."""
@@ -61,20 +61,20 @@ class IsolationParameters:
     """Slots, and threads for them, so that no slot waits for a thread; >= 2."""
 
     budget: str = "150 ms"
-    """Time a slot may serve per batch, on the side that has one."""
+    """Time a slot may serve per batch, on the side with a budget."""
 
     slowdown: float = 10.0
-    """How many times as long a row takes in the slow slot; > 1. What came out stands in the result."""
+    """Factor of a row's time in the slow slot; > 1. The result has the actual factor."""
 
     busy: float = 1.5
-    """Seconds of work that reach the slow slot each second, at least. Above 1 it cannot keep up; where
-    ten times the cost isn't enough for that, its rows are made slower still."""
+    """Least work that reaches the slow slot, in seconds per second. Above 1 the slot cannot keep up; if
+    `slowdown` is not enough for that, its rows are made slower still."""
 
     warmup_s: float = 6.0
-    """What each side is given to start up, not measured."""
+    """Time for the start of each side, which is not measured."""
 
     seed: int = 0
-    """Of the input; >= 0."""
+    """Seed of the input; >= 0."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds} of isolation must be above 0.")
@@ -95,10 +95,10 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``latency_ms`` (per side, for ``slow_slot`` and ``other_slots``: records, mean, p50, p95, p99;
-        of the records served while it was measured), ``per_side`` (batches, their mean time, what the
-        slow slot left waiting), ``isolation`` (p50, p95 and p99 of the other key groups without
-        a budget over those with it), ``us_per_row`` (normal, slow), ``slowdown``, ``busy``,
+        ``latency_ms`` (per side, for ``slow_slot`` and ``other_slots``: records, mean, p50, p95, p99 of
+        the records served during the measurement), ``per_side`` (batches, their mean time, rows in the
+        slow slot's backlog), ``isolation`` (p50, p95 and p99 of the other key groups without a budget,
+        relative to those with it), ``us_per_row`` (normal, slow), ``slowdown``, ``busy``,
         ``parameters``, ``machine``.
     """
     chosen = parameters(IsolationParameters, given)
@@ -106,7 +106,7 @@ def run(**given: Any) -> dict[str, Any]:
         request = {"directory": work, "parameters": asdict(chosen)}
         name = "headgate_lab.bench.isolation"
         command = [sys.executable, "-m", name, "--child", json.dumps(request)]
-        # without a budget the last batch may take as long as all before it
+        # without a budget the last batch may take as long as all previous ones
         limit_s = 240 + (2 * chosen.count + 1) * 4 * (chosen.seconds + chosen.warmup_s)
         found = child(command, spark_env(), limit_s)
     return found | {"parameters": asdict(chosen), "machine": machine()}
@@ -122,13 +122,13 @@ class _Seen:
     Attributes
     ----------
     histograms : dict of bool to list of histogram
-        True: of the slow slot.
+        Latencies of the slow slot (True) and of all other slots (False).
     served, useful_ms : int, float
-        Of the slow slot.
+        Rows that the slow slot served, and its useful time.
     waiting : int
-        Rows that it left in its backlog.
+        Rows in the backlog of the slow slot's key groups.
     batches_ms : list of float
-        From the end of one batch to that of the next.
+        Times from the end of one batch to that of the next.
     """
 
     histograms: dict[bool, list[histogram.Sparse]] = field(
@@ -181,7 +181,7 @@ def _measure(
     """Run one side and return what it measured."""
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
-    # no hot auction: the slots shall have the same load
+    # no hot auction, so that the slots have equal load
     options = {"seed": str(chosen.seed), "rate": str(chosen.rate), "hot_auction_ratio": "1"}
     writer = (
         hg.writeStream(per_auction(spark, **options))
@@ -215,7 +215,7 @@ def _measure(
 
     recorder.batch = batch
     if query.awaitTermination(chosen.warmup_s + seconds):
-        query.awaitTermination()  # raises what it failed with
+        query.awaitTermination()  # raises the query's error
     query.stop()
     for state in query._work.states.values():
         for group in state.assignment.groups_of(SLOW):
@@ -271,9 +271,9 @@ def _bids() -> float:
 
 
 def _slow_us(chosen: IsolationParameters, normal_us: float, arriving_per_s: float) -> float:
-    """Return what a row shall cost in the slow slot, in microseconds.
+    """Return the time of a row in the slow slot, in microseconds.
 
-    Twice the wanted load is the most: `normal_us` may hold a start-up, and ten times that could keep
+    The limit is twice the wanted load: `normal_us` may include a start-up, and ten times that could keep
     the side without a budget busy for hours.
     """
     wanted_us = chosen.busy * 1e6 / arriving_per_s
@@ -301,7 +301,7 @@ def _per_side(seen: _Seen) -> dict[str, Any]:
 
 
 def _ratios(latency_ms: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float | None]:
-    """Return by how much a budget shortens the latencies of the other key groups."""
+    """Return the latencies of the other key groups without a budget, relative to those with one."""
     found: dict[str, float | None] = {}
     for name in ("p50", "p95", "p99"):
         without, with_it = (latency_ms[side]["other_slots"][name] for side in ("without", "with"))

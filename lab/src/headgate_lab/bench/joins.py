@@ -1,6 +1,6 @@
-"""A join of two streams on a key, within a band of event time, beside Spark's own.
+"""Compares headgate's join of two streams, on a key and within a band of event time, with Spark's.
 
-Records of two streams meet that have the same key and lie at most `BAND_S` apart.
+Two records match if they have the same key and their event times differ by at most `BAND_S`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headgate_lab.bench.sides import (
 I64 = npt.NDArray[np.int64]
 
 BAND_S = 5
-"""How far apart in event time two records may be."""
+"""Largest difference of the event times of two matching records, in seconds."""
 
 _SIDES = ("left", "right")
 _SCHEMA = "ts timestamp, k bigint, id bigint"
@@ -44,7 +44,7 @@ class JoinParameters(SidesParameters):
     """Rows per batch of each of the two streams; >= 1."""
 
     join_keys: int = 50_000
-    """Distinct keys, drawn evenly: at 10,000 rows a second a record has two partners; >= 1."""
+    """Distinct keys, drawn evenly; at 10,000 rows a second a record has two matches; >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,9 +53,10 @@ class JoinParameters(SidesParameters):
 
 @dataclass(frozen=True)
 class TwoStreams:
-    """Rows of two streams in time order, of each a file per batch.
+    """Writes the rows of two streams in time order, for each stream a file per batch.
 
-    From one second after 1970 on: there Spark's watermark begins, and what is not after it is late.
+    Event time begins one second after the Unix epoch, since Spark's watermark begins at the epoch and
+    rows at or before it would be late.
     """
 
     rows: int
@@ -65,7 +66,7 @@ class TwoStreams:
     seed: int
 
     def side(self, side: int) -> tuple[I64, I64]:
-        """Return times (microseconds) and keys of one stream's rows; a row's id is its place."""
+        """Return times (microseconds) and keys of one stream's rows; a row's id is its position."""
         random = np.random.default_rng([self.seed, side])
         count, span_us = self.rows * self.batches, self.seconds * _SECOND_US
         place = np.arange(count, dtype=np.int64)
@@ -73,7 +74,7 @@ class TwoStreams:
         return times, random.integers(0, self.keys, count, dtype=np.int64)
 
     def write(self, directory: Path) -> Path:
-        """Write all files, a folder for each stream; return the folder of both."""
+        """Write all files, a folder per stream, and return their parent folder."""
         for side, name in enumerate(_SIDES):
             (directory / name).mkdir(parents=True)
             times, keys = self.side(side)
@@ -118,7 +119,7 @@ def _stream(spark: SparkSession, directory: Path, side: str) -> DataFrame:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Return rows/s of both streams together by every engine, and the ratios.
+    """Return rows/s of every engine, both streams together, and the ratios.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Two jobs from Kafka to Kafka, killed together: one writes exactly once, the other as Spark does.
+"""Kills two jobs from Kafka to Kafka, one that writes exactly once and one that writes as Spark does.
 
-Both count the same clicks in the same driver, and change their slots as they go. The driver dies (at
-random, alone or with its JVM, or exactly between sink and Spark's commit), its JVM dies alone, Python
-workers and executors die, and the broker dies and comes back on its data. At the end a ``read_committed``
-reader looks what is in their topics: which windows are missing, and which are there how often.
+Both count the same records in the same driver, and change their slots meanwhile. Kills hit the driver (at
+random, alone or with its JVM, or exactly between sink and Spark's commit), its JVM alone, Python workers,
+executors, and the broker, which starts again on its data. At the end a ``read_committed`` reader counts
+how often each window is in their topics.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from headgate_lab.bench.lives import driver_jvms, end, is_of_jobs, last_line, py
 DRIVER, JVM, WORKER, EXECUTOR = "driver", "jvm", "worker", "executor"
 BROKER, PAUSE = "broker", "pause"
 VICTIMS = (DRIVER, JVM, WORKER, EXECUTOR, BROKER, PAUSE)
-"""Whom a kill hits; a pause stops one of the others for a while, and kills nobody."""
+"""Victims of kills; a pause suspends a process for a while, and kills none."""
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _OUT = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "plain"}
@@ -63,7 +63,7 @@ _IN = "in"
 _PARTITIONS = 6
 _KEYS = 20
 _EVENT_MS = 10
-"""Event time between two records: windows of 10 s have 1,000 of them."""
+"""Event time between two records, in ms: windows of 10 s have 1,000 records."""
 
 _BASE_S = 1_700_000_000
 _READY = "ready"
@@ -72,7 +72,7 @@ _POLL_S = 0.02
 _ENDS_S = 60.0
 _SLOTS_MAX = 4
 _EXACTLY = 0.7
-"""Share of a driver's kills behind another one of it that hit a point of a step. Chosen."""
+"""Share of kills at a point of a step, among kills of a driver that must be started anyway. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -83,49 +83,49 @@ class KafkaKillParameters:
     """Kills; >= 1."""
 
     brokers: float = 0.3
-    """Share of them that are the broker's; 0 to 1."""
+    """Share of kills that hit the broker; 0 to 1."""
 
     workers: float = 0.2
-    """Share of them that are a Python worker's; 0 to 1. All shares together are at most 1."""
+    """Share of kills that hit a Python worker; 0 to 1. The sum of all shares is at most 1."""
 
     jvms: float = 0.0
-    """Share of them that are those of the driver's JVM alone; 0 to 1."""
+    """Share of kills that hit only the driver's JVM; 0 to 1."""
 
     executors: float = 0.0
-    """Share of them that are an executor's; 0 to 1. With any, the jobs run on a cluster of two
-    hosts, and workers are also agents."""
+    """Share of kills that hit an executor; 0 to 1. If above 0, the jobs run on a cluster of two hosts,
+    and kills of workers may hit feeders, slots and agents."""
 
     pauses: float = 0.0
-    """Share of them that are pauses of a process of any of these kinds; 0 to 1."""
+    """Share of kills that are pauses of a driver, JVM, worker or executor; 0 to 1."""
 
     pause_s: float = 60.0
-    """How long such a pause is; > 0."""
+    """Length of a pause, in seconds; > 0."""
 
     seed: int = 0
-    """Chooses whom each kill hits, and when; >= 0."""
+    """Seed of victims and moments; >= 0."""
 
     rate: int = 2_000
     """Records per second into the topic; > 0."""
 
     moment_s_max: float = 2.0
-    """A kill comes up to this long after both jobs have gone on since the one before; >= 0."""
+    """Longest time from the progress of both jobs after a kill to the next kill, in seconds; >= 0."""
 
     limit_s: float = 3_600.0
-    """No kill is begun after so long; the result says how many there were; > 0."""
+    """Time after which no further kill begins, in seconds; > 0. The result has the number of kills."""
 
     life_s_max: float = 300.0
-    """A job that makes no step for so long has failed; > 0."""
+    """A job without a step for this many seconds has failed; > 0."""
 
     watermark_s: int = 600
-    """Event time that records may be late, in seconds; > 0. Of 2,000 records a second, 10 ms apart, 40
-    are two seconds of clock, and a broker that comes back gives partitions their records further
-    apart: these are late, as they are in plain Spark."""
+    """Watermark delay, in seconds; > 0. At 2,000 records a second, 10 ms of event time apart, 40 s of
+    event time are two seconds of wall-clock time. After a restart of the broker partitions may be
+    further apart; with a short delay their records are late, as in plain Spark."""
 
     jobs: str = "exactly-once,at-least-once"
-    """Which of the two jobs run; one alone costs half as much."""
+    """Jobs that run, separated by commas; a single one costs half as much."""
 
     real_time: bool = False
-    """Whether jobs run in real time; what was at least once is released early then."""
+    """Whether jobs run in real time; then the job at least once releases its output early."""
 
     def __post_init__(self) -> None:
         require(
@@ -148,7 +148,7 @@ class KafkaKillParameters:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of kills by victim; the rest is the driver's."""
+        """Share of kills by victim; the other kills hit the driver."""
         return {
             BROKER: self.brokers,
             WORKER: self.workers,
@@ -159,7 +159,7 @@ class KafkaKillParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Kill the two jobs `count` times, let them finish, and look what is in their topics.
+    """Kill the two jobs `count` times, let them finish, and check their topics.
 
     Parameters
     ----------
@@ -169,13 +169,14 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kills`` by victim, ``windows`` (that must be there), ``exactly-once`` and ``at-least-once``
-        (each with ``lost``, ``doubled`` and ``wrong``: windows that are missing, that are there more
-        than once, and whose count is another; ``late``: records that its journal says came too late
-        for their window, so that windows are lost or wrong without a fault; ``short``: records that
-        the first counts of all windows lack), ``silence_s`` (by victim: the longest time without an
-        output of the first job from a kill to the next), ``changes`` (of slots), ``ended`` (lives that
-        ended of themselves, with the last line of each), ``duration_s``, ``parameters``, ``machine``.
+        ``kills`` by victim, ``windows`` (number of expected windows), ``exactly-once`` and
+        ``at-least-once`` (each with ``lost``, ``doubled`` and ``wrong``: windows that are missing, that
+        are there more than once, and that have a wrong count; ``late``: records that were too late for
+        their window by the journal, so that windows are lost or wrong without a fault; ``short``: records
+        that the first counts of all windows lack), ``silence_s`` (by victim: median and maximum of the
+        longest times without an output of the first job between two kills), ``changes`` (of slots),
+        ``ended`` (last line of each life that ended by itself), ``duration_s``, ``parameters``,
+        ``machine``.
     """
     chosen = parameters(KafkaKillParameters, given)
     began = time.monotonic()
@@ -193,17 +194,17 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def _cluster_of(chosen: KafkaKillParameters, work: Path) -> Any:
-    """Return the cluster that the jobs run on; None for one without executors of their own."""
+    """Return a context with the jobs' cluster, or with None if the jobs run in local mode."""
     if not chosen.executors:
         return contextlib.nullcontext()
     # Late and by name: test kits lie above the engines.
     kit = importlib.import_module("headgate_lab.testing.cluster")
-    # in real time each job has a task that stays
+    # in real time each job has a task that runs all the time
     return kit.StandaloneCluster(work, workers=2, cores=3)
 
 
 def _victims(chosen: KafkaKillParameters) -> list[str]:
-    """Return whom each kill hits, in an order that the seed chooses."""
+    """Return the victim of each kill, in random order."""
     shares = chosen.shares.items()
     some = [victim for victim, share in shares for _ in range(round(chosen.count * share))]
     found = (some + [DRIVER] * chosen.count)[: chosen.count]
@@ -212,12 +213,12 @@ def _victims(chosen: KafkaKillParameters) -> list[str]:
 
 
 class _Feed:
-    """Puts records into the topic, evenly over its partitions, until it is told to end."""
+    """Writes records to the topic, evenly over its partitions, until it is told to end."""
 
     def __init__(self, servers: str, rate: int) -> None:
         self._rate = rate
         self._over = threading.Event()
-        # a record that the client gives up would only be one that no job sees
+        # a record that the client gives up is in no job's input, and does not count
         self._producer = confluent().Producer(
             {
                 "bootstrap.servers": servers,
@@ -246,7 +247,7 @@ class _Feed:
         self._producer.produce(_IN, value, partition=number % _PARTITIONS)
 
     def end(self) -> None:
-        """Close all windows, and wait until all is there."""
+        """Write records that close all windows, and wait until all records are written."""
         self._over.set()
         self._thread.join()
         for number in range(_PARTITIONS):
@@ -258,14 +259,14 @@ class _Feed:
 
 @dataclass
 class _Kill:
-    """A kill, and when it began, in milliseconds since 1970."""
+    """Holds the victim of a kill and its time, in milliseconds since 1970."""
 
     victim: str
     at_ms: float
 
 
 class _Run:
-    """The lives of the two jobs."""
+    """Starts and kills the driver of the jobs, life after life."""
 
     def __init__(
         self, chosen: KafkaKillParameters, work: Path, broker: Broker, cluster: Any
@@ -324,9 +325,9 @@ class _Run:
             )
 
     def _strike(self, number: int, victim: str) -> None:
-        """Wait until both jobs have gone on, and kill."""
+        """Wait until the jobs have made progress, and carry out a kill."""
         if victim == DRIVER and self._process is None and self._random.random() < _EXACTLY:
-            # dies where a step is in Kafka and Spark does not know it
+            # a point at which the step is committed, or in Kafka, and Spark does not know it
             point = self._random.choice(("after-sink", "after-sink", "after-manifest"))
             whom = self._random.choice(("driver", "group"))
             step = max(self._steps().values()) + self._random.randint(3, 6)
@@ -355,7 +356,7 @@ class _Run:
             whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
             if not whole:
                 end(self._process, "driver")
-                time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
+                time.sleep(self._random.uniform(0.0, 1.0))  # its JVM goes on for a while
             self._kill_group()
             return "driver and JVM" if whole else "driver"
         some = self._some(victim)
@@ -366,7 +367,7 @@ class _Run:
         return f"one of {len(some)} {victim}s"
 
     def _pause(self) -> str:
-        """Stop a process for a while."""
+        """Suspend a process for a while."""
         assert self._process is not None
         whom = self._random.choice(
             [DRIVER, JVM, WORKER, *[EXECUTOR] * bool(self._chosen.executors)]
@@ -379,7 +380,7 @@ class _Run:
         return f"a pause of the {whom}"
 
     def _some(self, victim: str) -> list[int]:
-        """Return the processes of a kind, of which there is one at least."""
+        """Return the processes of a kind; wait until there is one."""
         assert self._process is not None
         if victim == EXECUTOR:
             look: Callable[[], list[int]] = self._cluster.executor_pids
@@ -396,10 +397,10 @@ class _Run:
         return some
 
     def _processes(self) -> list[int]:
-        """Return feeders, slots and agents, as the jobs name them."""
+        """Return feeders, slots and agents, from the file of the jobs."""
         with contextlib.suppress(OSError):
             named = (self._work / _PROCESSES).read_text().split()
-            # the number of a process that has ended may be somebody else's by now
+            # the id of an ended process may belong to an unrelated process now
             return [int(one) for one in named if is_of_jobs(int(one))]
         return []
 
@@ -409,7 +410,7 @@ class _Run:
             self._process = None
 
     def _await_steps(self) -> None:
-        """Wait until both jobs have made two steps more; start them where they are not."""
+        """Wait until each job has made two more steps; start the driver if it does not run."""
         before, restarts = self._steps(), 0
         deadline = time.monotonic() + self._chosen.life_s_max
         while any(now < before[job] + 2 for job, now in self._steps().items()):
@@ -430,7 +431,7 @@ class _Run:
         self._note_end()
 
     def _await_end_without_jvm(self) -> None:
-        """Wait until a driver whose JVM is gone has ended of itself, as it should."""
+        """Wait until a driver without its JVM has ended by itself, as it should."""
         assert self._process is not None
         try:
             self._process.wait(_ENDS_S)
@@ -439,7 +440,7 @@ class _Run:
         self._kill_group()
 
     def _note_end(self) -> None:
-        """Take note of a life that ended of itself."""
+        """Record a life that ended by itself."""
         if self._process is not None and self._process.poll() not in (None, -signal.SIGKILL):
             self._ended.append(last_line(self._said))
         self._kill_group()
@@ -509,7 +510,7 @@ class _Run:
         at_ms = np.sort(np.array(outputs_ms, dtype=np.float64))
         ends_ms = [*(kill.at_ms for kill in self._kills[1:]), self._over_ms]
         for kill, end_ms in zip(self._kills, ends_ms, strict=True):
-            # the one that ends the last silence may have come after the next kill
+            # the output that ends the last silence may come after the next kill
             inside = at_ms[(at_ms > kill.at_ms) & (at_ms < end_ms)]
             gaps_s = np.diff([kill.at_ms, *inside, end_ms]) / 1e3
             found.setdefault(kill.victim, []).append(float(gaps_s.max()))
@@ -532,7 +533,7 @@ class _Run:
 
 
 def counts(spark: SparkSession, servers: str, watermark_s: int) -> DataFrame:
-    """Return records per key in windows of 10 s, of records at most `watermark_s` late."""
+    """Return records per key in windows of 10 s, with a watermark delay of `watermark_s`."""
     reader = spark.readStream.format("kafka").option(SERVERS, servers).option("subscribe", _IN)
     records = reader.option("startingOffsets", "earliest").load()
     read = F.from_json(F.col("value").cast("string"), "k int, at long")
@@ -575,7 +576,7 @@ def _child(what: str, request: dict[str, Any]) -> None:
     work = Path(request["directory"])
     found = ",".join(str(jar) for jar in connector())
     settings = {"spark.jars": found, "spark.local.dir": str(work / "local")}
-    # in real time each job has a task that stays
+    # in real time each job has a task that runs all the time
     cores = 4 if request["real_time"] else 2
     if request["master"]:
         settings |= {"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1"}

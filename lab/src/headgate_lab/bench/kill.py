@@ -1,10 +1,10 @@
-"""A job that is killed again and again and must still give Spark's batch answer, in batches or real time.
+"""Kills a job again and again, and compares its output with Spark's batch answer.
 
-Each life of the job is a process of its own on the same checkpoint and output. Some die exactly
-between manifest and sink (and at other points of a step), the others at a random moment, with their
-JVM or leaving it behind. The job has sliding windows, a slow slot with a time budget and therefore
-a backlog, and changes its slots as it goes. At the end the rest of the input is served, and the
-output is compared.
+Each life of the job is a process with the same checkpoint and output, in batches or in real time. Some
+lives end exactly between manifest and sink, or at another point of a step, the others at a random moment;
+the JVM dies with the driver, or goes on alone. The job has sliding windows and changes its slots; in
+batches it also has a slow slot with a time budget, and therefore a backlog. At the end the rest of the
+input is served, and the output is compared.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ STARTING = "while starting"
 
 _POLL_S = 0.01
 _END_S = 300.0
-"""What the last life and the comparison may take. Chosen, not tuned."""
+"""Time limit of the last life and the comparison, in seconds. Chosen, not tuned."""
 
 _LAST_STARTS = 3
-"""Under ``availableNow`` Spark 4.1 reads a Python source for one batch: the one a kill had cut short."""
+"""Most starts of the last life: under ``availableNow`` Spark 4.1 reads a Python source for one batch
+only, which may be the batch that a kill had cut short."""
 
 _SCALE_EVERY = 3
 """Steps between two changes of slots."""
@@ -74,46 +75,46 @@ class KillParameters:
     """Holds the parameters of `run`."""
 
     count: int = 20
-    """Kills; >= 1. A run with a kill that never fired has failed."""
+    """Number of kills; >= 1. A run with a kill that was not carried out has failed."""
 
     seed: int = 0
-    """Chooses when each life ends, the changes of slots, and the input; >= 0."""
+    """Seed of the end of each life, the changes of slots, and the input; >= 0."""
 
     rate: int = 2_000
     """Events per second of event time; > 0. The windows advance by one second."""
 
     batch_rows: int = 4_000
-    """Events per batch; > 0. Two seconds' worth by default, so that each batch closes windows."""
+    """Events per batch; > 0. By default those of two seconds, so that each batch closes windows."""
 
     events: int | None = None
-    """Events in all; default: enough for 12 batches per kill."""
+    """Total number of events; default: enough for 12 batches per kill."""
 
     budget: str = "100 ms"
     """Time a slot may serve per batch."""
 
     us_per_row: float = 100.0
-    """Extra time per row of slot 0; >= 0. By default its budget is half of what arrives."""
+    """Extra time per row of slot 0; >= 0. By default the budget suffices for half of the slot's rows."""
 
     moment_s_max: float = 3.0
-    """A random kill comes up to this long after the query started; >= 0."""
+    """Longest time from the start of the query to a random kill, in seconds; >= 0."""
 
     life_s_max: float = 180.0
-    """A life that was not killed by then has failed; > 0."""
+    """Time limit of a life, in seconds; a kill that has not been carried out by then has failed; > 0."""
 
     steps_max: int = 5
-    """A kill at a point of a step comes up to so many steps after the newest; >= 2."""
+    """A kill at a point of a step comes 2 to this many steps after the newest; >= 2."""
 
     sink: str = "files"
     """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
 
     location: str | None = None
-    """Where the checkpoint lies, as `located` has it; None for a directory."""
+    """Location of the checkpoint, for `located`; None for a directory."""
 
     memory_max: str | None = None
-    """What state may take of memory, such as ``50 kB``, so that the rest lies on disk; None for any."""
+    """Memory limit of the state, such as ``50 kB``; the rest is on disk; None: no limit."""
 
     real_time: bool = False
-    """Whether lives run in real time: by the clock, without budget, backlog and end of the input."""
+    """Whether lives run in real time: input by the clock and without end, no budget and no backlog."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
@@ -127,7 +128,7 @@ class KillParameters:
 
     @property
     def all_events(self) -> int:
-        """Events in all."""
+        """Total number of events."""
         return self.events or 12 * self.batch_rows * (self.count + 1)
 
 
@@ -140,10 +141,10 @@ class Plan:
     where : str
         A crash point of the driver, `AT_RANDOM` or `STARTING`.
     after : float
-        Steps after the newest one (crash points; a whole number), seconds after the query started,
-        or seconds after the process started.
+        Crash point: steps after the newest one, a whole number. `AT_RANDOM`: seconds after the query
+        started. `STARTING`: seconds after the process started.
     whom : str
-        driver: only Python; group: its process group, the JVM with it.
+        driver: only the Python process; group: its process group, with the JVM.
     """
 
     where: str
@@ -152,7 +153,7 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        """Return its name in the result."""
+        """Return the name of the kind of kill in the result."""
         return BETWEEN if self.where == "after-manifest" else self.where
 
 
@@ -167,11 +168,12 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kills``, ``at`` (kills per kind), ``whom``, ``restarts``, ``undelivered`` (kills that left
-        a committed step with output outside the sink), ``with_backlog`` (kills while records
-        waited), ``changes`` (of slots), ``steps``, ``verified``, ``rows_compared``, ``recovery_s``
-        (start of a process to its first committed step), ``failed`` (kills that never fired, and what
-        else went wrong), ``duration_s``, ``parameters``, ``machine``.
+        ``kills``, ``at`` (kills per kind), ``whom``, ``restarts``, ``undelivered`` (kills that left a
+        committed step whose output was not in the sink), ``with_backlog`` (kills while records waited),
+        ``changes`` (of slots), ``retries``, ``steps``, ``verified``, ``rows_compared``, ``doubled``,
+        ``missing``, ``extra``, ``late``, ``recovery_s`` (start of a process to its first committed step),
+        ``failed`` (kills that were not carried out, and other errors), ``duration_s``, ``parameters``,
+        ``machine``.
     """
     chosen = parameters(KillParameters, given)
     began = time.monotonic()
@@ -185,21 +187,21 @@ def run(**given: Any) -> dict[str, Any]:
 _OTHERS = "others"
 _TO_FILES = ("after-manifest", AT_RANDOM, AT_RANDOM, "after-manifest", _OTHERS, STARTING)
 _TO_TABLES = ("after-sink", AT_RANDOM, "after-sink", "after-manifest", _OTHERS, STARTING)
-"""Between a table's own commit and Spark's it is the table that has to know of the step."""
+"""Turns of the kinds of kills. Between a table's commit and Spark's, only the table knows the step."""
 
 
 def _poll_s(chosen: KillParameters) -> float:
-    """Return how often to look for steps: on a store each look is a request."""
+    """Return the interval between two looks for steps; on a store each look is a request."""
     return _POLL_S if chosen.location is None else 10 * _POLL_S
 
 
 def place(chosen: KillParameters, work: Path) -> str:
-    """Return where the checkpoint of the run in `work` lies."""
+    """Return the location of the checkpoint of the run in `work`."""
     return str(work / "checkpoint") if chosen.location is None else f"{chosen.location}/{work.name}"
 
 
 def _plans(chosen: KillParameters) -> list[Plan]:
-    """Return how each life ends: in turns a third at one point, and the rest elsewhere."""
+    """Return the end of each life, with the kinds of `_TO_FILES` or `_TO_TABLES` in turns."""
     rng = random.Random(chosen.seed)
     plans = []
     for index in range(chosen.count):
@@ -220,7 +222,7 @@ def _plans(chosen: KillParameters) -> list[Plan]:
 
 
 class _Run:
-    """The lives of one job."""
+    """Starts and kills the job, life after life."""
 
     def __init__(self, chosen: KillParameters, work: Path) -> None:
         self._chosen = chosen
@@ -273,7 +275,7 @@ class _Run:
         return [sys.executable, "-m", name, "--child", what, json.dumps(request)]
 
     def _live(self, number: int, plan: Plan) -> None:
-        """Start a process, kill it as planned, and take note of where it stood."""
+        """Start a process, kill it as planned, and record its state."""
         before = self._step()
         env = spark_env()
         if plan.where not in (AT_RANDOM, STARTING):
@@ -306,7 +308,7 @@ class _Run:
     def _watch(
         self, process: subprocess.Popen[bytes], plan: Plan, started: float, before: int
     ) -> bool:
-        """Wait for the planned end; return whether it came."""
+        """Wait for the planned end, and carry it out; return whether it came in time."""
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         ready: float | None = None
@@ -329,10 +331,10 @@ class _Run:
         return False
 
     def _look(self, plan: Plan, before: int) -> None:
-        """Count what the kill left behind."""
+        """Count the state in which the kill left the checkpoint."""
         if self._step() < 0:
             return
-        # a copy of its own, without the memory of earlier looks
+        # a new `Checkpoint`, without cached manifests
         latest = Checkpoint(self._store.location).latest()
         assert latest is not None
         facts = latest.engine
@@ -368,7 +370,7 @@ def _quantiles(seconds: list[float]) -> dict[str, float | int | None]:
 
 
 def bids_per_auction(spark: SparkSession, **options: str) -> DataFrame:
-    """Return bids per auction in windows of 2 s, every second: what Q5 begins with."""
+    """Return bids per auction in windows of 2 s, every second, as in the first part of NEXMark Q5."""
     reader = spark.readStream.format("nexmark").options(
         **{"columns": "event_type,bid.auction,bid.price,bid.dateTime", **options}
     )
@@ -383,7 +385,7 @@ def bids_per_auction(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def flat_windows(spark: SparkSession, **options: str) -> DataFrame:
-    """Return the same with the window's ends as columns, as tables have them."""
+    """Return the same with the window's start and end as columns, for tables."""
     counts = bids_per_auction(spark, **options)
     return counts.selectExpr("window.start", "window.end", "auction", "bids", "total")
 
@@ -398,7 +400,7 @@ def _options(chosen: KillParameters) -> dict[str, str]:
         return made
     return made | {
         "events": str(chosen.all_events),
-        # long ago: everything is due, and only `batch_rows` limits a batch
+        # long ago: all events are due, and only `batch_rows` limits a batch
         "base": str(1_700_000_000_000_000),
     }
 
@@ -442,14 +444,14 @@ def live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
 
 
 def serve_rest(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
-    """Serve the rest without budget."""
+    """Serve the rest of the input, without budget."""
     for _ in range(_LAST_STARTS):
         writer = _writer(spark, chosen, work, _options(chosen)).trigger(availableNow=True)
         sink(chosen.sink).start(writer, work).awaitTermination()
         latest = Checkpoint(place(chosen, work)).latest()
         assert latest is not None
         if chosen.real_time:
-            break  # it has no end
+            break  # the input has no end
         if json.loads(latest.engine["sources"][0])["event"] == chosen.all_events:
             break
 
@@ -466,7 +468,7 @@ def compared(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[st
 
 
 def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
-    """Serve the rest without budget and compare."""
+    """Serve the rest of the input, without budget, and compare the output."""
     serve_rest(spark, chosen, work)
     store = Checkpoint(place(chosen, work))
     latest = store.latest()
@@ -485,7 +487,7 @@ def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str
 
 def _events(journal: Path) -> Iterator[dict[str, Any]]:
     for line in journal.read_text().splitlines():
-        with contextlib.suppress(ValueError):  # a line that a kill tore
+        with contextlib.suppress(ValueError):  # a line that a kill cut short
             yield json.loads(line)
 
 

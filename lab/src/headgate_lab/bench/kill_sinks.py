@@ -1,4 +1,4 @@
-"""Defines the sinks of the killed job: how it starts, what is read back, which output the sink has."""
+"""Defines the sinks of the killed job: starts its query, reads its output, finds the newest output."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from headgate_lab.testing import connectors, postgres
 TABLE = "kills"
 COLUMNS = "start timestamp, end timestamp, auction bigint, bids bigint, total bigint"
 _SEEN = "seen"
-"""How often a row was merged; more than once is a doubled delivery."""
+"""Column with the number of times a row was merged; more than 1 is a duplicate delivery."""
 
 
 class KillSink(Protocol):
-    """A sink of the killed job."""
+    """Defines the interface of a sink of the killed job."""
 
     def __init__(self, table: str = TABLE) -> None:
-        """Name its table."""
+        """Take the table's name."""
 
     def settings(self, work: Path) -> dict[str, str]:
-        """Return what the session needs."""
+        """Return the session's settings for this sink."""
 
     def prepare(self, spark: SparkSession) -> None:
-        """Make the table, if it is not there."""
+        """Make the table, unless it exists."""
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start the query of a writer, PySpark's or headgate's."""
@@ -41,30 +41,30 @@ class KillSink(Protocol):
         """Return the rows that a reader of the sink sees."""
 
     def doubled(self, spark: SparkSession, work: Path) -> int:
-        """Return how many rows were written more than once and still look like one."""
+        """Return the number of rows that were merged more than once, which `read` shows as one row."""
 
     def newest(self, work: Path) -> int:
-        """Return the number of the newest output in the sink, -1 for none, without Spark."""
+        """Return the number of the newest output in the sink, found without Spark; -1 for none."""
 
 
 class IntoFiles:
-    """Spark's own file sink.
+    """Writes with Spark's own file sink.
 
     Parameters
     ----------
     table : str
-        The name of the directory or table.
+        Name of the directory or table.
     """
 
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
 
     def settings(self, work: Path) -> dict[str, str]:
-        """Return nothing."""
+        """Return no settings."""
         return {}
 
     def prepare(self, spark: SparkSession) -> None:
-        """Nothing to make."""
+        """Do nothing; the sink makes its directory."""
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into a directory."""
@@ -75,11 +75,11 @@ class IntoFiles:
         return spark.read.parquet(self._path(work))
 
     def doubled(self, spark: SparkSession, work: Path) -> int:
-        """Every row is a row."""
+        """Return 0, since `read` shows each written row."""
         return 0
 
     def newest(self, work: Path) -> int:
-        """Return the last number of the sink's log."""
+        """Return the newest batch number in the sink's log."""
         log = Path(self._path(work)) / "_spark_metadata"
         found = (path.name.removesuffix(".compact") for path in log.glob("[0-9]*"))
         return max(map(int, found), default=-1)
@@ -89,7 +89,7 @@ class IntoFiles:
 
 
 class IntoDelta(IntoFiles):
-    """A Delta table in a directory."""
+    """Writes a Delta table in a directory."""
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
@@ -109,7 +109,7 @@ class IntoDelta(IntoFiles):
 
 
 class IntoIceberg(IntoFiles):
-    """An Iceberg table."""
+    """Writes an Iceberg table."""
 
     @property
     def _name(self) -> str:
@@ -129,7 +129,7 @@ class IntoIceberg(IntoFiles):
 
     def read(self, spark: SparkSession, work: Path) -> DataFrame:
         """Return what is in the table."""
-        # what another session of this process wrote may be newer than what this one keeps
+        # another session of this process may have written newer rows than this one caches
         spark.catalog.refreshTable(self._name)
         return spark.table(self._name)
 
@@ -139,17 +139,17 @@ class IntoIceberg(IntoFiles):
 
 
 class _Merged(IntoFiles):
-    """A table merged into; each row counts how often it was."""
+    """Merges into a table; each row counts how often it was merged."""
 
     quote = "`"
 
     @property
     def table(self) -> str:
-        """The table, as SQL names it."""
+        """Name of the table in SQL."""
         return self._table
 
     def merge(self) -> Any:
-        """Return the merge."""
+        """Return headgate's merge function."""
         hg = importlib.import_module("headgate")
         names = [column.split()[0] for column in COLUMNS.split(", ")]
         fresh = {name: f"source.{self.quote}{name}{self.quote}" for name in names} | {_SEEN: "1"}
@@ -158,7 +158,7 @@ class _Merged(IntoFiles):
         return made.whenMatchedUpdate(set=again).whenNotMatchedInsert(values=fresh)
 
     def connection(self) -> Mapping[str, Any]:
-        """Return where the table is."""
+        """Return the connection's arguments; none for a table of Spark's catalog."""
         return {}
 
     def start(self, writer: Any, work: Path) -> Any:
@@ -175,14 +175,14 @@ class _Merged(IntoFiles):
 
 
 class MergedDelta(_Merged):
-    """A Delta table merged into."""
+    """Merges into a Delta table."""
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
         return connectors.settings(["delta"], work / "warehouse")
 
     def prepare(self, spark: SparkSession) -> None:
-        """Make the table; a catalog in memory forgets where it is."""
+        """Make the table with its location, which a catalog in memory forgets."""
         place = f"{spark.conf.get('spark.sql.warehouse.dir')}/{self._table}"
         columns = f"{COLUMNS}, {_SEEN} int"
         made = f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) USING delta"
@@ -194,11 +194,11 @@ class MergedDelta(_Merged):
 
 
 class MergedIceberg(_Merged):
-    """An Iceberg table merged into."""
+    """Merges into an Iceberg table."""
 
     @property
     def table(self) -> str:
-        """The table, as SQL names it."""
+        """Name of the table in SQL."""
         return f"{connectors.CATALOG}.db.{self._table}"
 
     def settings(self, work: Path) -> dict[str, str]:
@@ -216,18 +216,18 @@ class MergedIceberg(_Merged):
 
 
 class MergedPostgres(_Merged):
-    """A table of PostgreSQL merged into; the environment says where its server is."""
+    """Merges into a table of PostgreSQL, whose URL is in the environment."""
 
     quote = '"'
     ADDRESS = "HEADGATE_KILL_POSTGRES"
-    """Variable with the JDBC URL."""
+    """Environment variable with the JDBC URL."""
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
         return connectors.settings(["postgres"], work / "warehouse")
 
     def connection(self) -> Mapping[str, Any]:
-        """Return where the table is."""
+        """Return the JDBC URL and the driver."""
         driver = {"driver": "org.postgresql.Driver"}
         return {"url": os.environ[self.ADDRESS], "properties": driver}
 
@@ -244,7 +244,7 @@ class MergedPostgres(_Merged):
         return spark.read.jdbc(given["url"], self._table, properties=given["properties"])
 
     def newest(self, work: Path) -> int:
-        """Return the newest step that the database has of any writer."""
+        """Return the newest step in the database, of any writer."""
         url = os.environ[self.ADDRESS]
         ((there,),) = postgres.run(url, f"SELECT to_regclass('{STEPS}') IS NOT NULL")
         if there != "t":
@@ -254,7 +254,7 @@ class MergedPostgres(_Merged):
 
 
 class AppendedDelta(IntoDelta):
-    """A Delta table appended to by a function for ``foreachBatch``, as people write it."""
+    """Appends to a Delta table by a function for ``foreachBatch``, as users write it."""
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into a directory."""
@@ -271,7 +271,7 @@ class AppendedDelta(IntoDelta):
 
 
 class AppendedIceberg(IntoIceberg):
-    """An Iceberg table appended to by a function for ``foreachBatch``."""
+    """Appends to an Iceberg table by a function for ``foreachBatch``."""
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into the table."""
@@ -287,7 +287,7 @@ class AppendedIceberg(IntoIceberg):
 
 
 class MergedByHand(MergedDelta):
-    """A Delta table merged into by a ``MERGE`` of one's own in a function for ``foreachBatch``."""
+    """Merges into a Delta table by a user's ``MERGE`` statement in a function for ``foreachBatch``."""
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into the table."""
@@ -312,7 +312,7 @@ class MergedByHand(MergedDelta):
 
 @contextmanager
 def server_of(name: str, table: str = TABLE) -> Iterator[None]:
-    """Run the server that the sink of that name needs, if it needs one."""
+    """Run the server that a sink needs, if it needs one."""
     if SINKS.get(name) is not MergedPostgres:
         yield
         return
@@ -332,10 +332,10 @@ SINKS: Mapping[str, type[KillSink]] = {
     "merge-iceberg": MergedIceberg,
     "merge-postgres": MergedPostgres,
 }
-"""By the names that ``--option sink=`` takes."""
+"""Sinks by the name for ``--option sink=``."""
 
 TABLES = tuple(name for name in SINKS if name != "files")
-"""Those that are tables."""
+"""Names of the sinks that are tables."""
 
 PLAIN: Mapping[str, type[KillSink]] = {
     "spark-delta": IntoDelta,
@@ -344,16 +344,16 @@ PLAIN: Mapping[str, type[KillSink]] = {
     "spark-append-iceberg": AppendedIceberg,
     "spark-merge-delta": MergedByHand,
 }
-"""What plain Spark has beside them: its own sinks of tables, and functions for ``foreachBatch``."""
+"""Sinks of plain Spark for comparison: its own sinks of tables, and functions for ``foreachBatch``."""
 
 
 def sink(name: str) -> KillSink:
-    """Return the sink of a name.
+    """Return the sink with a name.
 
     Raises
     ------
     ConfigError
-        There is none.
+        The name is unknown.
     """
     if name not in SINKS:
         msg = f'sink "{name}" of kill is unknown{nearest(name, SINKS) or "; use " + ", ".join(SINKS)}.'

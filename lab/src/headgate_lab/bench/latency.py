@@ -1,10 +1,10 @@
 """Measures the time from a record's producer to a reader of its result, in batches and in real time.
 
-Kafka to Kafka on one machine with the broker on it. Each record has the time of its making, each result
-that of the newest record in it, and a ``read_committed`` reader compares with its clock. What came in
-while the job warmed up does not count. Beside headgate's modes run plain Spark's micro-batches and, from
-4.2 on, its real-time mode, on the same input. Cores are those of the job alone, with its JVM, workers and
-slots: the traffic is made in the process that runs the benchmark.
+The job reads from and writes to a Kafka broker on the same machine. Each record carries the time at which
+it was made, and each result the time of its newest record; a ``read_committed`` reader compares that with
+its clock. Results during the warm-up do not count. The modes are headgate's, plain Spark's micro-batches
+and, from 4.2 on, Spark's real-time mode, on the same input. The result's cores are those of the job, with
+its JVM, workers and slots, without the traffic, which the benchmark's own process makes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ BATCHES, SPARKS_REAL_TIME = "spark-micro-batch", "spark-real-time"
 
 MODES = (BATCHES, SPARKS_REAL_TIME, "micro-batch", "real-time", "early")
 QUERIES = {"count": 1_000, "duplicates": 0, "processor": 50_000, "stateless": 1_000}
-"""Queries, with their keys: a count in windows of a minute; a deduplication, in which each key comes
-twice, so that keys are without end; a count by a processor in Python; a projection."""
+"""Number of keys of each query: a count in windows of a minute; a deduplication, in which each key comes
+twice, so that the number of keys is unlimited (0); a count by a processor in Python; a projection."""
 
 PERCENTILES = (50, 90, 99, 99.9, 100)
 _STARTS_S = 120.0
@@ -56,7 +56,8 @@ _ROCKSDB = {
 """Settings of plain Spark."""
 
 _CORES = {SPARKS_REAL_TIME: 6}
-"""Its tasks stay: two of the source, two of the shuffle, and it takes no batch with fewer cores."""
+"""Cores of Spark's real-time mode. Its tasks run all the time, two of the source and two of the shuffle,
+and with fewer cores it starts no batch."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +65,25 @@ class LatencyParameters:
     """Holds the arguments of `run`."""
 
     seconds: float = 60.0
-    """What counts of each run; > 0."""
+    """Measured time of each run; > 0."""
 
     warm_s: float = 30.0
-    """What does not count before it; > 0. Several seconds more than a start takes."""
+    """Warm-up before the measured time; > 0. Must be several seconds longer than a start."""
 
     rates: tuple[int, ...] = (1_000,)
     """Records per second; >= 1."""
 
     epoch: str = "50 ms"
-    """Of headgate's real time: time between two commits."""
+    """Time between two commits in headgate's real time."""
 
     queries: str = "count"
-    """Which queries, of `QUERIES`."""
+    """Queries that run, of `QUERIES`, separated by commas."""
 
     only: str = ",".join(MODES)
-    """Which modes, in this order."""
+    """Modes that run, separated by commas, in this order."""
 
     seed: int = 1
-    """Of the keys; >= 0."""
+    """Seed of the keys; >= 0."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds:g} of latency is out of range; use > 0.")
@@ -97,7 +98,7 @@ class LatencyParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run each query in each mode at each rate, one after the other, beside one broker.
+    """Run each query in each mode at each rate, one after another, with one broker.
 
     Parameters
     ----------
@@ -108,9 +109,8 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``runs`` (each with ``query``, ``rate``, ``mode``, and ``made_per_s``, ``results``, ``latency_ms``
-        by percentile, ``behind_ms``, by which p50 of the last third is above that of the first,
-        ``longest_gap_ms`` between two results, ``cores``; or ``left_out``, with the reason),
-        ``parameters``, ``machine``.
+        by percentile, ``behind_ms``: p50 of the last third minus that of the first, ``longest_gap_ms``
+        between two results, ``cores``; or ``left_out``, with the reason), ``parameters``, ``machine``.
     """
     chosen = parameters(LatencyParameters, given)
     found = []
@@ -130,7 +130,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def _left_out(query: str, mode: str) -> str | None:
-    """Return why a query does not run in a mode; None where it does."""
+    """Return the reason why a query does not run in a mode; None if it does."""
     if mode != SPARKS_REAL_TIME:
         return None
     if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
@@ -139,7 +139,7 @@ def _left_out(query: str, mode: str) -> str | None:
 
 
 def _measured(told: dict[str, Any]) -> dict[str, Any]:
-    """Run a job in a process of its own, and its traffic in this one."""
+    """Run a job in a child process, and its traffic in this process."""
     name = f"{told['query']}-{told['rate']}-{told['mode']}"
     topics = (f"in-{name}", f"out-{name}")
     for topic in topics:
@@ -159,7 +159,7 @@ def _measured(told: dict[str, Any]) -> dict[str, Any]:
     require(all(map(len, ends)), "a third of the time had no result; use more seconds.")
     at_us, made = np.array(traffic.made).T
     made_rows = np.diff(np.interp([began_us, ended_us], at_us, made)).item()
-    # silence at either end is a gap, too
+    # silence at the begin or the end is a gap, too
     gaps_ms = np.diff([began_us, *np.unique(counted[:, 0]), ended_us]) / 1e3
     return {
         "made_per_s": round(made_rows / (ended_us - began_us) * 1e6),
@@ -174,15 +174,15 @@ def _measured(told: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Traffic:
-    """Writes records at a rate, and reads what the job makes of them."""
+    """Writes records at a rate, and reads the job's results."""
 
     def __init__(self, told: dict[str, Any], topics: tuple[str, str]) -> None:
         self._told, self._topics = told, topics
         self._over = threading.Event()
         self.found: list[tuple[int, int]] = []
-        """Of each result: when it was read, and when its newest record was made; us since 1970."""
+        """For each result, the time of reading it and the time of its newest record; us since 1970."""
         self.made: list[tuple[int, int]] = []
-        """Times, likewise, and how many records were made until then."""
+        """Times, us since 1970, with the number of records made until then."""
         self._threads = [threading.Thread(target=work) for work in (self._read, self._write)]
         for thread in self._threads:
             thread.start()
@@ -214,7 +214,7 @@ class _Traffic:
         })  # fmt: skip
         client.assign([module.TopicPartition(self._topics[1], n, 0) for n in range(2)])
         while not self._over.is_set():
-            # a call waits until it has as many as it may return, so the first one is waited for alone
+            # `consume` waits until it has the full number of messages: wait for the first one alone
             first = client.consume(1, 0.01)
             for message in first + (client.consume(2_000, 0) if first else []):
                 if message.error() is None:
@@ -245,7 +245,7 @@ class _Counts(StatefulProcessor):
 
 
 def _answered(query: str, records: DataFrame) -> DataFrame:
-    """Return what a query makes of records: a key, a number and the time of the newest record."""
+    """Return a query's results: a key, a number and the time of the newest record."""
     if query == "count":
         groups = records.groupBy(F.window("timestamp", "1 minute"), "k")
         return groups.agg(F.count("*").alias("n"), F.max("us").alias("us"))
@@ -259,7 +259,7 @@ def _answered(query: str, records: DataFrame) -> DataFrame:
 def _start(spark: SparkSession, told: dict[str, Any]) -> Any:
     mode, topics = told["mode"], told["topics"]
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", told["servers"])
-    # what was made while Spark started is no news
+    # records from before the start do not count
     read = reader.option("subscribe", topics[0]).option("startingOffsets", "latest").load()
     made_us = F.col("value").cast("string").cast("long").alias("us")
     records = read.select(F.col("key").cast("string").alias("k"), made_us, "timestamp")
@@ -305,7 +305,7 @@ def _one(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cpu_s() -> float:
-    """Return the processor time of this process and all below it."""
+    """Return the CPU time of this process and its descendants."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for process in _tree(os.getpid()):

@@ -1,4 +1,4 @@
-"""Lives of a driver in a process group of its own: whom to kill in it, and what it said last."""
+"""Finds and kills the processes of a driver that has its own process group, and reads its output."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import subprocess
 from pathlib import Path
 
 _SAID_MAX = 300
-"""Characters of a life's last line that a result quotes."""
+"""Longest quote of a driver's last line in a result, in characters."""
 
 
 def end(process: subprocess.Popen[bytes], whom: str) -> None:
-    """Kill a life and wait until it is over.
+    """Kill a driver and wait until its process has ended.
 
     Parameters
     ----------
     whom : str
-        driver: only its Python, and its JVM finds itself alone; group: all of it at once.
+        driver: only its Python process, so that its JVM goes on alone; group: all its processes.
     """
     with contextlib.suppress(ProcessLookupError):
         if whom == "group":
@@ -29,14 +29,14 @@ def end(process: subprocess.Popen[bytes], whom: str) -> None:
 
 
 def last_line(said: Path) -> str:
-    """Return of what a life said the last line that names an error, else its last line."""
+    """Return the last line of a driver's output that names an error, else its last line."""
     lines = said.read_text(errors="replace").strip().splitlines()
     told = [line for line in lines if "Error" in line or "Exception" in line]
     return (told or lines or ["nothing was said"])[-1][:_SAID_MAX]
 
 
 def python_workers(session_id: int) -> list[int]:
-    """Return the Python workers of a driver, by its session: forks of a daemon, slots of real time."""
+    """Return the Python workers of a driver by its session id: forks of a daemon, slots in real time."""
     processes = _processes(session_id)
     daemons = {one for one, (_, command) in processes.items() if b"worker.daemon" in command}
     return [
@@ -47,13 +47,13 @@ def python_workers(session_id: int) -> list[int]:
 
 
 def driver_jvms(session_id: int) -> list[int]:
-    """Return the JVM of a driver, by its session."""
+    """Return the JVM of a driver, by its session id."""
     name = b"org.apache.spark.deploy.SparkSubmit"
     return [one for one, (_, said) in _processes(session_id).items() if name in said.split(b"\0")]
 
 
 def is_of_jobs(process: int) -> bool:
-    """Return whether a process is a Python worker, a slot or an agent."""
+    """Return whether a process is a Python worker, or a slot or an agent in real time."""
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{process}/cmdline").read_bytes()
         return any(name in command for name in (b"pyspark.", b"headgate.spark.realtime."))

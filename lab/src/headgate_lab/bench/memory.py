@@ -1,20 +1,20 @@
-"""Measures the memory of a million keys, for int and string keys: headgate's arena beside Spark's stores.
+"""Measures the memory of a million int or string keys in headgate's arena and in Spark's state stores.
 
-Count and sum per key. Each engine and kind of key runs in a process of its own, ``python -m
-headgate_lab.bench.memory --engine X --request JSON``: first over as many rows of few keys, so
-that code is loaded and compiled, then over rows of all different keys. What counts is what grew in
-between, of four real numbers of the operating system and of the JVM:
+The query computes count and sum per key. Each engine and kind of key runs in its own process, ``python -m
+headgate_lab.bench.memory --engine X --request JSON``: first over as many rows of few keys, so that code
+is loaded and compiled, then over rows of which each has another key. The result is the growth between
+both of four figures of the operating system and the JVM:
 
 ========  =====================================================================================
 arena     blocks of the files in shared memory: headgate's state
-heap      what is used of Java's heap after a collection: Spark's in-memory store
+heap      used Java heap after a collection: Spark's in-memory store
 native    resident pages of the JVM, whose heap has all its pages from the start: RocksDB
-python    pages of Python workers that are theirs alone
+python    private pages of Python workers
 ========  =====================================================================================
 
-Of Python's pages most are what a batch was worked on in, which allocators keep: it grows with the rows
-of a batch and not with state. What lies on disk only (RocksDB's files, changelogs, checkpoints) does
-not count; the operating system may keep copies of it in memory.
+Most of Python's pages are working memory of a batch that allocators keep; it grows with the rows of a
+batch, not with the state. Data on disk only (RocksDB's files, changelogs, checkpoints) do not count,
+though the operating system may cache them in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headgate_lab.bench.native import HEADGATE, counts_and_sums
 from headgate_lab.bench.sides import ENGINES, failed, in_child
 
 KINDS: Mapping[str, str] = {"int": "bigint", "string": "string"}
-"""Kinds of keys and their types; a string has 20 bytes."""
+"""SQL type of each kind of key; a string has 20 bytes."""
 
 _ARENA = "HEADGATE_ARENA_DIR"
 _FEW_KEYS = 1_000
@@ -62,19 +62,19 @@ class MemoryParameters:
     """Holds the parameters of `run`."""
 
     memory_keys: int = 400_000
-    """Keys that state is filled with; >= 1. Figures are per million."""
+    """Keys in the state; >= 1. Results are per million."""
 
     memory_batches: int = 8
-    """Files, and batches, that bring them; >= 1. Workers keep what their largest batch needed."""
+    """Files and batches of the input; >= 1. Workers keep the memory of their largest batch."""
 
     heap: str = "2g"
-    """Java's heap, all of it in memory from the start."""
+    """Size of Java's heap, whose pages are all in memory from the start."""
 
     slots: int = 2
     """Slots of headgate, shuffle partitions of Spark, cores of both."""
 
     timeout_s: float = 600.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Time limit; an engine's process that takes longer is stopped and counts as failed."""
 
     def __post_init__(self) -> None:
         sizes = (self.memory_keys, self.memory_batches, self.slots)
@@ -82,7 +82,7 @@ class MemoryParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Return bytes per million keys by engine and kind of key, and ratios of Spark's to headgate's.
+    """Return bytes per million keys by engine and kind of key, and Spark's relative to headgate's.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def ratios(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what Spark's stores need over what headgate needs, per kind of key."""
+    """Return the memory of Spark's stores relative to headgate's, per kind of key."""
     need = {
         (e["engine"], e["case"]): e["bytes_per_million_keys"] for e in entries if "failed" not in e
     }
@@ -125,7 +125,7 @@ def ratios(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write(directory: Path, kind: str, asked: MemoryParameters, distinct: int) -> None:
-    """Write as many rows as there are keys to be, of `distinct` keys in turn."""
+    """Write `memory_keys` rows, of `distinct` keys in turn."""
     directory.mkdir(parents=True)
     numbers = np.arange(asked.memory_keys, dtype=np.int64)
     for index, part in enumerate(np.array_split(numbers, asked.memory_batches)):
@@ -168,7 +168,7 @@ def _entry(engine: str, kind: str, files: Path, asked: MemoryParameters) -> dict
 
 
 def _shared_memory() -> str | None:
-    """Return the file system in memory, where there is one."""
+    """Return the file system in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -176,7 +176,7 @@ def _shared_memory() -> str | None:
 
 
 def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the four numbers over few keys and over all of them, and entries of state at the end."""
+    """Return the four figures with few keys and with all keys, and the entries of state at the end."""
     work, slots, heap = Path(request["directory"]), int(request["slots"]), request["heap"]
     shared: dict[str, str | int] = {
         "spark.sql.shuffle.partitions": slots,
@@ -207,7 +207,7 @@ def _running(
     work: Path,
     request: Mapping[str, Any],
 ) -> Iterator[Any]:
-    """Run the query until it has taken all files; state is there as long as it runs."""
+    """Run the query until it has read all files, and yield it; state exists only while it runs."""
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     frame = counts_and_sums(reader.parquet(str(files)))
     writer: Any = frame.writeStream
@@ -221,7 +221,7 @@ def _running(
     try:
         while sum(int(p["numInputRows"]) for p in query.recentProgress) < int(request["rows"]):
             if not query.isActive:
-                query.awaitTermination()  # raises what ended it
+                query.awaitTermination()  # raises the query's error
             time.sleep(_POLL_S)
         yield query
     finally:
@@ -229,7 +229,7 @@ def _running(
 
 
 def _state_rows(query: Any) -> int:
-    """Return the entries of state, which never become fewer; headgate fills its newest progress only."""
+    """Return the entries of state, which only grow; headgate reports them in its newest progress only."""
     return max(
         sum(int(operator["numRowsTotal"]) for operator in progress["stateOperators"])
         for progress in query.recentProgress
@@ -237,7 +237,7 @@ def _state_rows(query: Any) -> int:
 
 
 def _resident(spark: SparkSession, arena: Path) -> dict[str, int]:
-    """Return what this process's session has in memory, in bytes."""
+    """Return the four figures of this process's session, in bytes."""
     jvm: Any = spark._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()
     for _ in range(3):
@@ -253,7 +253,7 @@ def _resident(spark: SparkSession, arena: Path) -> dict[str, int]:
 
 
 def _rollup(process: int) -> dict[str, int]:
-    """Return the kernel's sums over a process's memory, in bytes; zeros if it has ended."""
+    """Return the kernel's sums over a process's memory, in bytes; zeros if the process has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:

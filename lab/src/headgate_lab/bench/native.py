@@ -1,6 +1,6 @@
-"""Engines that run in a Spark session, all doing the same job: count and sum per key, update mode.
+"""Runs one job, count and sum per key in update mode, on engines that use a Spark session.
 
-Spark's own ones are in `BASELINES`; headgate's side is `headgate_writer`.
+`BASELINES` has Spark's own engines; headgate's side is `headgate_writer`.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ REPORTED = (
     "spark.sql.shuffle.partitions",
     "spark.sql.streaming.checkpointFileManagerClass",
 )
-"""Settings that a result shows, since they decide how fast a native engine is."""
+"""Settings that a result shows, since the speed of Spark's engines depends on them."""
 
 _frozen = False
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """One of Spark's engines.
+    """Describes one of Spark's engines.
 
     Attributes
     ----------
     query : callable    From rows (k, v) to one row (k, c, s) per changed key.
-    settings : mapping    Spark settings beyond those that all engines share.
-    slow : bool    True where Python sees every key on its own: gets fewer rows and few keys.
-    needs : str or None    A module without which Spark cannot run it.
+    settings : mapping    Spark settings in addition to those of all engines.
+    slow : bool    True if Spark calls Python per key; then the engine gets fewer rows and few keys.
+    needs : str or None    A module that Spark needs for this engine.
     """
 
     query: Callable[[DataFrame], DataFrame]
@@ -72,7 +72,7 @@ class Baseline:
     needs: str | None = None
 
     def missing(self) -> str | None:
-        """Return why this engine cannot run here, or None."""
+        """Return the reason why this engine cannot run here, or None."""
         if self.needs is None or _installed(self.needs):
             return None
         return f"{self.needs} is not installed"
@@ -81,7 +81,7 @@ class Baseline:
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above a dotted name
+    except ModuleNotFoundError:  # the parent package of a dotted name is missing
         return False
 
 
@@ -91,21 +91,21 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     "approx_count_distinct": ("approx_count_distinct(v)", "approx_count_distinct(v)"),
     "percentile_approx": ("percentile_approx(v, 0.5)", "percentile_approx(v, 0.5)"),
     "stddev": ("stddev(v)", "stddev(v)"),
-    # plain Spark has none on a stream; this is what people write instead
+    # Spark has no distinct count on a stream; this is the usual replacement
     "count_distinct": ("count(distinct v)", "size(collect_set(v))"),
 }
-"""A further aggregate of the job: what it is in headgate's query, and in Spark's."""
+"""A further aggregate of the job, as SQL: in headgate's query, and in Spark's."""
 
 
 def counts_and_sums(rows: DataFrame, further: str = "") -> DataFrame:
-    """Return the job as DataFrame calls; what headgate gets too, unchanged.
+    """Return the job as DataFrame calls, for Spark and, unchanged, for headgate.
 
     Parameters
     ----------
     rows : DataFrame
-        Of columns k and v.
+        Has the columns k and v.
     further : str
-        SQL of an aggregate more; none if empty.
+        SQL of a further aggregate; none if empty.
     """
     more = [F.expr(further).alias("x")] if further else []
     return rows.groupBy("k").agg(F.count(F.lit(1)).alias("c"), F.sum("v").alias("s"), *more)
@@ -119,18 +119,18 @@ def _in_pandas(rows: DataFrame) -> DataFrame:
 
 
 def count_frames(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
-    """Add one key's frames to its state: the function `applyInPandasWithState` wants."""
+    """Add one key's frames to its state; the function for `applyInPandasWithState`."""
     count, total = state.get if state.exists else (0, 0)
     for frame in frames:
         count += len(frame)
         total += int(frame["v"].sum())
     state.update((count, total))
-    # the frame's own type: pandas is Spark's choice here, and headgate does not import it
+    # `type(frame)` is pandas.DataFrame; headgate does not import pandas
     yield type(frame)({"k": [key[0]], "c": [count], "s": [total]})
 
 
 class _Counting(StatefulProcessor):
-    """Keeps (count, sum) of a key in one value state."""
+    """Holds (count, sum) of a key in one value state."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("totals", STATE)
@@ -144,7 +144,7 @@ class _Counting(StatefulProcessor):
 
 
 class CountRows(_Counting):
-    """The job as a `StatefulProcessor` over rows."""
+    """Does the job as a `StatefulProcessor` over rows."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         """Add one key's rows to its state."""
@@ -157,7 +157,7 @@ class CountRows(_Counting):
 
 
 class CountFrames(_Counting):
-    """The job as a `StatefulProcessor` over pandas frames."""
+    """Does the job as a `StatefulProcessor` over pandas frames."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         """Add one key's frames to its state."""
@@ -174,7 +174,7 @@ _TOTALS = {"totals": (pa.schema([]), pa.schema([("c", pa.int64()), ("s", pa.int6
 
 
 class CountBatches(ArrowProcessor):
-    """The job as an `ArrowProcessor`."""
+    """Does the job as an `ArrowProcessor`."""
 
     keys = pa.schema([("k", pa.int64())])
     inputs = pa.schema([("v", pa.int64())])
@@ -236,7 +236,7 @@ def source(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def native_writer(name: str, rows: DataFrame, checkpoint: Path, function: str = "") -> Any:
-    """Return the writer of a baseline's query: no sink chosen, stops after the last file."""
+    """Return the writer of a baseline's query, without a sink; the query stops after the last file."""
     frame = BASELINES[name].query(rows)
     if function:
         frame = counts_and_sums(rows, FUNCTIONS[function][1])
@@ -245,7 +245,7 @@ def native_writer(name: str, rows: DataFrame, checkpoint: Path, function: str = 
 
 
 def answer_of(writer: Any) -> Answer:
-    """Run a query that stops by itself, and return the last update that it gave for every key."""
+    """Run a query that stops by itself, and return its last update of every key."""
     updates = []
 
     def collect(frame: DataFrame, batch_id: int) -> None:
@@ -260,8 +260,8 @@ def answer_of(writer: Any) -> Answer:
 def triggers(query: Any) -> list[dict[str, Any]]:
     """Return rows and durations (ms) of every batch of a query that has ended.
 
-    From `StreamingQueryProgress`, for headgate as for Spark: one yardstick. Batches without rows
-    are left out (headgate's tick source makes some).
+    They come from `StreamingQueryProgress`, for headgate as for Spark. Batches without rows are excluded
+    (headgate's tick source makes some).
     """
     return [
         {"rows": int(p["numInputRows"]), "durations_ms": dict(p["durationMs"])}
@@ -271,11 +271,11 @@ def triggers(query: Any) -> list[dict[str, Any]]:
 
 
 def consume(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count a slot's rows: the least that a slot task can do."""
+    """Yield the number of a slot's rows: the minimal work of a slot task."""
     global _frozen  # noqa: PLW0603 -- once per worker process
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
     if not _frozen:
-        # headgate's slots do this too; without it the bare job pays 100 ms of collection per batch
+        # headgate's slots do this too; without it garbage collection takes 100 ms per batch
         gc.collect()
         gc.freeze()
         _frozen = True
@@ -284,7 +284,7 @@ def consume(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def headgate_writer(
     rows: Any, checkpoint: Path, slots: int, engine: str = HEADGATE, function: str = ""
 ) -> Any:
-    """Return the writer of headgate's query, as `native.native_writer` does for the others."""
+    """Return the writer of headgate's query, as `native_writer` does for Spark's."""
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     query = PROCESSORS.get(engine, partial(counts_and_sums, further=FUNCTIONS[function][0]))
@@ -300,7 +300,7 @@ def headgate_phases(journal: Path) -> list[dict[str, float]]:
 
 
 def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the engine's answer to ``answer.npz``, then time it; in this process."""
+    """Write the engine's answer to ``answer.npz``, then time the engine, in this process."""
     settings = dict(BASELINES[engine].settings) if engine in BASELINES else {}
     ours = engine == HEADGATE or engine in PROCESSORS
     slots, work = int(request["slots"]), Path(request["directory"])

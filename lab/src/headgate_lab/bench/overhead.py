@@ -1,7 +1,7 @@
-"""Measures what headgate adds to a tiny batch, over the barest job that shuffles and calls Python once.
+"""Measures the time of a tiny batch, relative to a minimal job that shuffles and calls Python once.
 
-Both jobs read the same files in one session with the same settings, in turns; the time of a batch
-is Spark's own `triggerExecution`.
+Both jobs read the same files in one session with the same settings, in turns. The time of a batch is
+Spark's `triggerExecution`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BARE = "bare"
 SIDES = (HEADGATE, BARE)
 
 TARGET = 1.2
-"""headgate's median over the bare job's, at most; design, figures to reach."""
+"""Largest ratio of headgate's median to the bare job's; design, figures to reach."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class OverheadParameters:
     """Rows of one batch; >= 1."""
 
     batches: int = 100
-    """Batches that count, per side and over all rounds; >= `rounds`."""
+    """Timed batches, per side and over all rounds; >= `rounds`."""
 
     rounds: int = 4
-    """Times that the two sides take turns; >= 1. The order swaps from round to round."""
+    """Rounds, in each of which both sides run once; >= 1. Their order swaps from round to round."""
 
     dropped_batches: int = 5
-    """First batches of each turn that do not count: plans and workers are still cold."""
+    """First batches of each turn that do not count, since plans and workers are still cold."""
 
     warmup_batches: int = 40
-    """Batches of each side before the first round; after about 40 the JVM's code is compiled."""
+    """Batches of each side before the first round; after about 40 the JVM has compiled its code."""
 
     keys: int = 1_000
     """Distinct keys to draw from."""
@@ -72,13 +72,13 @@ class OverheadParameters:
     """Slots, and cores."""
 
     seed: int = 0
-    """Of the generator of the input."""
+    """Seed of the input."""
 
     sides: tuple[str, ...] = SIDES
-    """Which of `SIDES` run; with one there is no ratio."""
+    """Sides that run, of `SIDES`; with one side there is no ratio."""
 
     timeout_s: float = 1_800.0
-    """After this the process is stopped."""
+    """Time limit; then the process is stopped."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sides", tuple(self.sides))
@@ -178,7 +178,7 @@ class _Turns:
         )
 
     def run(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the batches that count of every turn, per side."""
+        """Return the timed batches of every turn, per side."""
         asked = self._asked
         per_turn = asked.dropped_batches + -(-asked.batches // asked.rounds)
         data = Input(asked.rows, per_turn, asked.keys, asked.seed)
@@ -190,7 +190,7 @@ class _Turns:
                 self._turn(side, warmup, 0)
         said: dict[str, list[dict[str, Any]]] = {side: [] for side in asked.sides}
         for turn in range(asked.rounds):
-            # the order swaps, so that neither side always finds the machine as the other left it
+            # the order swaps, so that neither side always runs right after the other
             for side in asked.sides if turn % 2 == 0 else asked.sides[::-1]:
                 said[side].append(self._turn(side, files, asked.dropped_batches))
                 progress(f"[{turn + 1}/{asked.rounds}] {side}")

@@ -1,7 +1,7 @@
-"""Measures the recovery of latency when the load jumps at random: STRETCH's Q5, shortened, on Spark.
+"""Measures on Spark how latency recovers from random jumps of the load: STRETCH's Q5, shortened.
 
-The stock exchange under random phases of constant load, with slots that each serve a fixed rate, once
-under each controller of STRETCH. A phase begins with the batch in which its first record arrives.
+The job is the stock exchange under random phases of constant load. Each slot serves a fixed rate. Each of
+two controllers of STRETCH runs once. A phase begins with the batch in which its first record arrives.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headgate_lab.bench.common import (
 )
 
 POLICIES = ("predictive(0.8, 0.75, 0.7)", "threshold(0.9, 0.7, 0.45)")
-"""STRETCH 8.5: the narrow band of Q5, and the wide one of Q4."""
+"""STRETCH 8.5: the narrow band of Q5, and the wide band of Q4."""
 
 _START_S = 180.0
-"""What a run may take beside its load: the JVM, the first batch, the end."""
+"""Time limit of a run beyond its load, in seconds: for the JVM, the first batch and the end."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class PhasesParameters:
     """Slots at the start; >= 1."""
 
     slots_max: int = 12
-    """The most slots; >= `slots`. With them 1,600 records/s are two thirds of what can be served."""
+    """The most slots; >= `slots`. By default, 1,600 records/s are two thirds of their capacity."""
 
     recovered_ms: float = 2_000.0
-    """Mean latency of a batch above this counts as not recovered; > 0. Chosen: three batches."""
+    """A batch with a larger mean latency counts as not recovered; > 0. Chosen: three batches."""
 
     seed: int = 1
-    """Of phases and records; >= 0."""
+    """Seed of phases and records; >= 0."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "phase_s_min", "rate_min", "slot_rate", "recovered_ms"):
@@ -94,8 +94,7 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``policies`` (by name: ``latency_ms_mean``, ``recover_s_longest``, ``slots_mean``,
-        ``reconfigurations``, and ``phases``, each as `phase_rows` has it), ``parameters``,
-        ``machine``.
+        ``reconfigurations``, and ``phases``, the rows of `phase_rows`), ``parameters``, ``machine``.
     """
     chosen = parameters(PhasesParameters, given)
     rate = random_phases(chosen)
@@ -109,7 +108,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def random_phases(chosen: PhasesParameters) -> StepRate:
-    """Return phases of random length and load; the last one is cut off by the end of the run."""
+    """Return phases of random length and load; the end of the run may cut the last one short."""
     draw = np.random.default_rng(chosen.seed)
     steps, start_s = [], 0.0
     while start_s < chosen.seconds:
@@ -119,7 +118,7 @@ def random_phases(chosen: PhasesParameters) -> StepRate:
 
 
 def as_text(rate: StepRate) -> str:
-    """Return the text that `parse_rate` makes the same rate of."""
+    """Return the rate as a text for `parse_rate`."""
     (_, first), *rest = rate.steps
     steps = [f"{first:.17g}", *(f"{at_s:.17g}s={per_s:.17g}" for at_s, per_s in rest)]
     return f"steps({', '.join(steps)})"
@@ -128,7 +127,7 @@ def as_text(rate: StepRate) -> str:
 def phase_rows(
     batches: Sequence[Batch], rate: StepRate, recovered_ms: float
 ) -> list[dict[str, Any]]:
-    """Return what happened in each phase that has a batch.
+    """Return a row of measurements for each phase that has a batch.
 
     Parameters
     ----------
@@ -138,9 +137,9 @@ def phase_rows(
     Returns
     -------
     list of dict
-        ``rate_per_s``, ``latency_ms_mean`` and ``latency_ms_peak`` (of a batch's mean; None where
-        nothing was completed), ``recover_s`` (from the phase's first batch to the end of its last one
-        above `recovered_ms`; 0 if there is none), ``slots_first``, ``slots_last``.
+        ``rate_per_s``, ``latency_ms_mean`` and ``latency_ms_peak`` (largest mean of a batch); both None
+        if no record was completed; ``recover_s`` (from the phase's first batch to the end of its last
+        batch above `recovered_ms`; 0 if there is none), ``slots_first``, ``slots_last``.
     """
     arrived = np.cumsum([batch.arrived for batch in batches])
     starts = [int(np.searchsorted(arrived, rate.count(at_s), "right")) for at_s, _ in rate.steps]
@@ -178,11 +177,11 @@ def _mean_ms(batches: Iterable[Batch]) -> float | None:
 
 
 def _one(chosen: PhasesParameters, name: str, rate: StepRate, checkpoint: Path) -> dict[str, Any]:
-    """Run one controller in a session of its own."""
+    """Run one controller in its own session."""
     command = [sys.executable, "-m", "headgate.cli", "run", "stock-exchange", "--json"]
     command += ["--policy", name, "--slots", str(chosen.slots)]
     command += ["--slots-max", str(chosen.slots_max), "--slot-rate", f"{chosen.slot_rate:g}"]
-    # The bound decides nothing here: these controllers look at load. It has latencies measured.
+    # These controllers look at load, not at the bound; an SLO makes headgate measure latencies.
     command += ["--slo", f"mean < {chosen.recovered_ms:g} ms over 1 s"]
     command += ["--duration", f"{math.ceil(chosen.seconds)}s", "--seed", str(chosen.seed)]
     command += ["--option", f"rate={as_text(rate)}", "--checkpoint", str(checkpoint)]

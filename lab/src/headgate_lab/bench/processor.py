@@ -1,8 +1,8 @@
-"""A user's own Python state in headgate's slots, beside Spark's operators for the same.
+"""Compares user-defined state in Python in headgate's slots with Spark's operators for it.
 
-The job of `headgate_lab.bench.aggregate`, count and sum per key with the answer checked key
-by key, as a processor: vectorised (`hg.ArrowProcessor`), and PySpark's own forms unchanged in slots,
-against the same forms on plain Spark.
+The job is that of `headgate_lab.bench.aggregate`, count and sum per key with the answer checked key by
+key, as a processor: vectorised (`hg.ArrowProcessor`), and PySpark's own forms unchanged in slots. The
+baselines are PySpark's forms on plain Spark.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ TARGETS: Mapping[tuple[str, str], float] = {
     ("headgate-rows", "transformWithState"): 3.0,
     ("headgate-function", "applyInPandasWithState"): 3.0,
 }
-"""(ours, Spark's) -> our rows/s over theirs, at least; design, figures to reach."""
+"""(headgate's, Spark's) -> least ratio of headgate's rows/s to Spark's; design, figures to reach."""
 
 _PER_KEY = tuple(name for name, baseline in BASELINES.items() if baseline.slow)
 _VECTORISED = "headgate-arrow"
 
 _WARM = {"batches": 10, "dropped_batches": 5}
-"""Of the vectorised form with small batches: five are a few seconds of a JVM that still compiles, which
-forms that call Python per key spend within their first batch."""
+"""Batches of the vectorised form when they are small. The first five take a few seconds, in which the JVM
+still compiles; forms that call Python per key spend as long in their first batch."""
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Return what `aggregate.run` says of processors, with the ratios of ours to Spark's.
+    """Return the result of `aggregate.run` for processors, with the ratios of headgate's to Spark's.
 
-    The vectorised one runs twice: with batches as large as the design's table has them, and with those
-    that the forms get which call Python per key.
+    The vectorised form runs twice: with the large batches of the design's table, and with the small ones
+    of the forms that call Python per key.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def ratios(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the median rows/s of each of ours over each of Spark's, beside the targets."""
+    """Return the ratio of median rows/s of each form in headgate to each on Spark, with the targets."""
     timed = [entry for entry in entries if entry.get("rows_per_s")]
     ours = [entry for entry in timed if entry["engine"] in PROCESSORS]
     return [_ratio(mine, other) for mine in ours for other in timed if other["engine"] in _PER_KEY]

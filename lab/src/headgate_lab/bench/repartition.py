@@ -1,9 +1,9 @@
-"""Spark's own way to another number of partitions: stop, rewrite the checkpoint's state, start again.
+"""Measures Spark's way to change the number of partitions: stop, rewrite the state, start again.
 
-The outside baseline of a change of slots. A plain stateful aggregation with Spark's RocksDB store runs
-in batches; at a request it is stopped behind its batch, `StreamingCheckpointManager.repartition` rewrites
-its state, and it is started again. What counts is the time from the request to the first batch that is
-committed after it, since until then nothing comes out.
+This is the external baseline of a change of slots. A plain stateful aggregation with Spark's RocksDB
+store runs in batches. At a request, the query is stopped after its batch; then
+`StreamingCheckpointManager.repartition` rewrites the state, and the query starts again. The result is the
+time from the request to the first commit after the restart, since until then there is no output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headgate_lab.bench.common import (
 from headgate_lab.bench.native import ROCKSDB
 
 _BATCHES_BEFORE = 8
-"""Batches that run before the request, so that plans and stores are warm; the later half is timed."""
+"""Batches before the request, so that plans and stores are warm; the second half of them is timed."""
 
 _POLL_S = 0.01
 
@@ -55,7 +55,7 @@ class RepartitionParameters:
     """Size of the state in headgate's layout, with its unit."""
 
     from_partitions: int = 8
-    """State partitions at first; >= 1."""
+    """State partitions before the change; >= 1."""
 
     to_partitions: int = 12
     """State partitions afterwards; >= 1, another number."""
@@ -64,13 +64,13 @@ class RepartitionParameters:
     """Rows per batch around the change; >= 1."""
 
     seed: int = 0
-    """Of the input."""
+    """Seed of the input."""
 
     cores: int = 2
-    """Of ``local[N]``."""
+    """Cores: N of ``local[N]``."""
 
     timeout_s: float = 1_800.0
-    """After this the process is stopped."""
+    """Time limit; then the process is stopped."""
 
     def __post_init__(self) -> None:
         parse_bytes(self.state)
@@ -85,12 +85,12 @@ class RepartitionParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Return how long Spark's own way takes; parameters are those of `RepartitionParameters`.
+    """Run the benchmark; parameters are those of `RepartitionParameters`.
 
     Returns
     -------
     dict
-        As of `measure`, with ``parameters`` and ``machine``.
+        The result of `measure`, with ``parameters`` and ``machine``.
     """
     asked = parameters(RepartitionParameters, given)
     found = _measure(asked)
@@ -98,7 +98,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def measure(state_bytes: int, from_partitions: int, to_partitions: int) -> dict[str, Any]:
-    """Return how long Spark's own way to another number of partitions takes.
+    """Return the time of Spark's change to another number of partitions.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def measure(state_bytes: int, from_partitions: int, to_partitions: int) -> dict[
     Raises
     ------
     WrongAnswer
-        They were not.
+        Counts or sums were wrong afterwards.
     EngineError
         Spark failed.
     """
@@ -135,14 +135,14 @@ def _measure(asked: RepartitionParameters) -> dict[str, Any]:
 
 
 class _Feed:
-    """Files that are written while a query runs.
+    """Holds the state of the thread that writes files while a query runs.
 
     Attributes
     ----------
     count : int
-        Written so far.
+        Files written so far.
     paused : bool
-        Whether none is written; changed under `lock`.
+        Whether the thread writes no files; changed under `lock`.
     """
 
     def __init__(self) -> None:
@@ -151,13 +151,13 @@ class _Feed:
         self.lock = threading.Lock()
 
     def pause(self, paused: bool) -> None:
-        """Write none from now on, or go on."""
+        """Stop writing files, or go on."""
         with self.lock:
             self.paused = paused
 
 
 class _Plain:
-    """The plain Spark query: filled, running, repartitioned."""
+    """Fills, runs and repartitions the plain Spark query."""
 
     def __init__(self, spark: SparkSession, asked: RepartitionParameters, work: Path) -> None:
         self._spark = spark
@@ -171,14 +171,14 @@ class _Plain:
         self.data = wide.WideInput(keys, asked.rows, asked.seed)
 
     def fill(self) -> None:
-        """Bring the state to its size, in one query that ends."""
+        """Fill the state to its size, in one query that ends."""
         files = self.data.fill(self._input)
         rows = wide.source(self._spark, self._input, files)
         writer = self._writer(rows).format("noop").trigger(availableNow=True)
         writer.start().awaitTermination()
 
     def start(self) -> Any:
-        """Start it, one file per batch."""
+        """Start the query, with one file per batch."""
         rows = wide.source(self._spark, self._input)
         return self._writer(rows).foreachBatch(self._collect).start()
 
@@ -196,13 +196,13 @@ class _Plain:
         return max((int(name) for name in names), default=-1)
 
     def repartition(self) -> None:
-        """Rewrite the state, as Spark does it."""
+        """Rewrite the state by Spark's own function."""
         manager = self._spark._streamingCheckpointManager
         manager.repartition(str(self._checkpoint), self._asked.to_partitions)
 
     @contextmanager
     def fed(self) -> Iterator[_Feed]:
-        """Write a file for each batch to come meanwhile."""
+        """Write a file for each next batch, in a thread, while the context is active."""
         feed, ended = _Feed(), threading.Event()
         first = self.committed()
 
@@ -222,7 +222,7 @@ class _Plain:
             thread.join()
 
     def check(self, touches: int) -> int:
-        """Compare counts and sums of all keys touched; return how many."""
+        """Compare counts and sums of all updated keys; return the number of keys."""
         exact = self.data.answer(touches)
         exact.check(Answer.of_updates(self._updates), "spark after repartition")
         return len(exact.keys)
@@ -245,7 +245,7 @@ def _child(asked: RepartitionParameters, work: Path) -> dict[str, Any]:
         batch_ms = _median_batch_ms(query)
         progress(f"request: {asked.from_partitions} to {asked.to_partitions} partitions")
         at = [time.perf_counter()]
-        # Spark rewrites only what a finished batch left behind
+        # Spark only rewrites the state of a finished batch
         feed.pause(True)
         _await(lambda: plain.committed() - first >= feed.count, query)
         query.stop()

@@ -1,9 +1,9 @@
-"""Pools of replicas on a bursty load: PSPS and ours beside DABS and fixed numbers of replicas, on Spark.
+"""Compares policies over pools of replicas on Spark under bursts: PSPS, unified, DABS, fixed pools.
 
-A stateless stage over generated sentences, whose replicas each serve a fixed rate, so that more of
-them than cores are meaningful. All runs are made in one session, one after the other, under the same
-load: PSPS's own, squeezed into `seconds`, with its interval squeezed alike. What a restart of this very
-query takes is measured first, and is what a change costs DABS, beside all rows that wait.
+The job is a stateless stage over generated sentences. Each replica serves a fixed rate, so that there can
+be more replicas than cores. All runs use one session and the same load, one after another: PSPS's load,
+compressed into `seconds`, with its interval compressed alike. The time of a restart of this query is
+measured first; a change costs DABS that time, and all waiting rows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ from headgate_lab.bench.common import (
 from headgate_lab.workloads import bursts
 
 _LEAD_S = 3.0
-"""How long after its query the load starts, so that no row waits for a first batch."""
+"""Time from the start of a query to that of its load, in seconds, so that no row waits for a first
+batch."""
 
 _START_S = 120.0
-"""What a run may take beside its load: the session, the first batch, the end."""
+"""Time limit of a run beyond its load, in seconds: for the session, the first batch and the end."""
 
 F64 = npt.NDArray[np.float64]
 
@@ -60,16 +61,16 @@ class ReplicasParameters:
     """Holds the parameters of `run`."""
 
     seconds: float = 108.0
-    """Length of each run; > 0. The paper's load and interval are squeezed into it: ten times."""
+    """Length of each run; > 0. By default, the paper's load and interval are compressed ten times."""
 
     replica_rate: float = 100.0
     """Rows per second that a replica serves; > 0."""
 
     pool: int = 10
-    """Replicas of the pool; more than the peak's 8, to drain what waits; >= 8."""
+    """Replicas of the pool; >= 8, the peak's need. With more, waiting rows can be served."""
 
     seed: int = 1
-    """Of the sentences; >= 0."""
+    """Seed of the sentences; >= 0."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds} of replicas must be above 0.")
@@ -94,8 +95,8 @@ def run(**given: Any) -> dict[str, Any]:
     dict
         ``systems`` (by name: ``saved``, ``degradation``, ``processed``, ``latency_ms`` (mean, p50,
         p99), ``lost``, ``waiting``, ``changes``, ``batches``, ``batch_ms``, ``cpu_s``),
-        ``restart_s`` as measured, ``ahead`` (what policies over pools must show), ``parameters``,
-        ``machine``.
+        ``restart_s`` as measured, ``ahead`` (whether policies over pools beat their rivals),
+        ``parameters``, ``machine``.
     """
     chosen = parameters(ReplicasParameters, given)
     with tempfile.TemporaryDirectory(prefix="headgate-replicas-") as work:
@@ -109,7 +110,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def _ahead(systems: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, bool]:
-    """Return what a policy over pools must show beside its rivals."""
+    """Return whether a policy over pools beats its rivals, by claim."""
     ours, dabs = systems[name], systems["dabs"]
     return {
         "loses nothing": ours["lost"] == 0,
@@ -123,7 +124,7 @@ def _ahead(systems: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, boo
 
 
 def words(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put out how many words each sentence has: the stage that is measured."""
+    """Yield the number of words of each sentence: the measured stage."""
     for batch in batches:
         counted = pc.list_value_length(pc.utf8_split_whitespace(batch.column("text")))
         yield pa.record_batch({"words": counted})
@@ -160,7 +161,7 @@ def _start(
 
 @dataclass(frozen=True)
 class _Case:
-    """One run: a policy over a pool; a pool of one size never changes."""
+    """Describes one run: a policy over a pool, which never changes if `least` equals `pool`."""
 
     name: str
     policy: str
@@ -186,12 +187,12 @@ def _measure(
 
 
 def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine], at_s: F64) -> dict[str, Any]:
-    """Return the four measures of PSPS, and what else is of interest.
+    """Return the four measures of PSPS, and further ones.
 
     Parameters
     ----------
     at_s : float64[lines]
-        When each was committed, seconds since the load began.
+        Time of each batch's commit, seconds since the load began.
     """
     edges_s = np.linspace(0.0, chosen.seconds, _INTERVALS + 1)
     rate = parse_rate(bursts.steps(chosen.seconds, chosen.replica_rate))
@@ -199,7 +200,7 @@ def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine], at_s: F64)
     served = np.array([float(line.emitted) for line in lines])
     left = np.histogram(at_s, edges_s, weights=served)[0]
     active = np.array([float(sum(line.active.values())) for line in lines])
-    # A batch's replicas were active since the batch before it ended.
+    # A batch's replicas were active since the end of the previous batch.
     weights = np.diff(np.concatenate([[0.0], np.clip(at_s, 0.0, chosen.seconds)]))
     merged = histogram.merge(line.histogram for line in lines)
     latency_sum_ms = sum(line.latency_sum_ms for line in lines)
@@ -227,7 +228,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _restart_s(spark: SparkSession, chosen: ReplicasParameters, work: Path) -> float:
-    """Return how long this query takes from its stop until its first batch is done again."""
+    """Return the time from a stop of this query to the end of its first batch after a restart."""
     case = _Case("warm-up", "psps", 1, chosen.pool)
     base_s = time.time()
     query = _start(spark, chosen, work, case, 1.0, base_s)
@@ -250,14 +251,14 @@ def _await_batches(query: Any, count: int) -> None:
 def _group_cpu_s() -> float | None:
     """Return the CPU time of this process group, JVM and Python workers, in seconds.
 
-    None where there is no ``/proc``. Processes that have ended count only as their parents' children.
+    None without ``/proc``. A process that has ended counts through its parent's time of children.
     """
     if not Path("/proc/self/stat").exists():
         return None
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # after the name, which may hold anything: state, ppid, pgrp, ... utime is the 12th
+            # after the name, which may contain blanks: state, ppid, pgrp, ... utime is the 12th
             found = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue

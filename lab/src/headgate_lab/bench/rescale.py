@@ -1,9 +1,9 @@
-"""A change of slots under load, strategy by strategy: what it adds to batches, and what records feel.
+"""Compares strategies of a change of slots under load, by the time of batches and the latency of records.
 
-Sums per key with a state of a given size, loaded before anything is measured, goes from some slots to
-more of them while records keep coming: on a cluster whose hosts share no memory, and on one host. Every
-strategy gets a query and a checkpoint of its own. ``stop-restart`` really stops the query and starts it
-again. Beside them stands Spark's own way to another number of partitions, with as much state.
+The query computes sums per key. Its state has a given size, and is loaded before the measurement. The
+number of slots grows while records arrive: on a cluster whose hosts share no memory, and on one host.
+Each strategy has its own query and checkpoint. ``stop-restart`` stops the query and starts it again. The
+baseline is Spark's own change of the number of partitions, with as much state.
 """
 
 from __future__ import annotations
@@ -52,38 +52,40 @@ ONLY = {
     "subscale": "subscale(decoupling=false, scheduling=false, share=false)",
     "none": "subscale(decoupling=false, scheduling=false, division=false, share=false)",
 }
-"""DRRS's mechanisms, each alone, all and none of them (DRRS V-C)."""
+"""DRRS's mechanisms: all, each alone, and none (DRRS V-C)."""
 
 LIVE = ("all-at-once", "fluid", "on-demand")
 """Rivals of ``subscale`` that keep the query running across hosts."""
 
 SHORTER = {"peak_ms": 0.8, "mean_ms": 0.9, "operation_s": 0.75}
-"""By which part ``subscale`` aims to stay below the best of `LIVE`; design, figures to reach."""
+"""Targets of ``subscale``: relative reduction of each figure against the best of `LIVE`; design, figures
+to reach."""
 
 IN_HOST_ADDED_MS = 40.0
-"""Less than this is added by a change within a host; design, figures to reach."""
+"""Target: a change within a host adds less time than this to a batch; design, figures to reach."""
 
 SPARK_TIMES = 100.0
-"""At least so many times longer takes Spark's own way; design, figures to reach."""
+"""Target: Spark's own change takes at least this many times as long; design, figures to reach."""
 
 _LOAD_FILES = 8
 _WARM_KEYS = 5_000
 _SETTLED_BATCHES = 5
 _SETTLED_FACTOR = 4.0
-"""A record waits for one batch and for its own: in a stream that keeps up, twice a batch at most."""
+"""A stream counts as settled while the largest latency is below this many batch times. In a stream that
+keeps up a record waits for one batch and for its own, at most twice the time of a batch."""
 
 _LOADS_S, _LOADS_PER_S, _BLOCKS = 20.0, 400, 1_000
-"""In real time: how long records load state, how many do in a second, and into how many blocks of keys
-they fall. Chosen, so that all but a few blocks are loaded."""
+"""In real time: seconds in which records load the state, these records per second, and the number of
+blocks of keys. A record loads a random block. Chosen so that all but a few blocks are loaded."""
 
 _STARTS_S = 10.0
-"""In real time: how much later than a query is built its first record may be due. Chosen."""
+"""In real time: longest time from the building of a query to its first due record, in seconds. Chosen."""
 
 _LOADED = 0.99
-"""Part of the keys with which state counts as loaded: records of the load fall into blocks by chance."""
+"""Share of the keys from which the state counts as loaded, since records load blocks at random."""
 
 _STABLE_TIMES = 3.0
-"""A run ends when latency has kept within 110 % for `seconds`, or after so many times that."""
+"""A run ends when latency has kept within 110 % for `seconds`, or after this multiple of `seconds`."""
 
 _WAIT_S = 240.0
 _POLL_S = 0.1
@@ -97,14 +99,14 @@ class RescaleParameters:
     """Size of the state in headgate's layout, with its unit."""
 
     only: str = ""
-    """Instead of strategies: DRRS's mechanisms, any of decoupling, scheduling, subscale, all, none,
-    with commas between them."""
+    """DRRS's mechanisms to compare instead of strategies, any of decoupling, scheduling, subscale, all
+    and none, separated by commas."""
 
     strategies: str = "subscale; all-at-once; fluid; on-demand; stop-restart; shared"
-    """Strategies to compare, with semicolons between them; ``shared`` runs on one host only."""
+    """Strategies to compare, separated by semicolons; ``shared`` runs on one host only."""
 
     hosts: int = 2
-    """Hosts of the cluster, each with a memory of its own; >= 2."""
+    """Hosts of the cluster, which share no memory; >= 2."""
 
     cores: int = 2
     """Cores of each host, and of the one host; >= 1."""
@@ -116,7 +118,7 @@ class RescaleParameters:
     """Slots after it; >= 1."""
 
     partitioning: str = "uniform"
-    """uniform moves 111 of 128 key groups for 8 to 12 slots, minimal 40."""
+    """uniform or minimal: uniform moves 111 of 128 key groups for 8 to 12 slots, minimal 40."""
 
     key_groups: int = 128
     """Key groups; >= the slots."""
@@ -125,27 +127,28 @@ class RescaleParameters:
     """Records per second; > 0."""
 
     seconds: float = 10.0
-    """How long is measured before the change, and how long latency has to keep within 110 % of that
-    after it; > 0. The paper has 100 (DRRS V-B)."""
+    """Time of the measurement before the change, and time for which latency must keep within 110 % of
+    that after the change; > 0. The paper has 100 (DRRS V-B)."""
 
     in_host: bool = True
-    """Whether changes within one host are measured, too."""
+    """Whether changes within one host are also measured; not in real time."""
 
     spark: bool = True
-    """Whether Spark's own stop, repartition and restart is measured, too; not with `only`."""
+    """Whether Spark's own stop, repartition and restart is also measured; not with `only` or in real
+    time."""
 
     repeats: int = 1
-    """Times that every strategy runs; the median of each figure is shown; >= 1."""
+    """Runs of every strategy; the result has the median of each figure; >= 1."""
 
     seed: int = 0
-    """Of the state; >= 0."""
+    """Seed of the state; >= 0."""
 
     real_time: bool = False
-    """Whether queries run in real time. Their state is loaded by the first records, each of which stands
-    for many keys; what is within one host, and Spark's own way, are left out."""
+    """Whether queries run in real time. Then the first records, each of which stands for many keys, load
+    the state; changes within one host, and Spark's own, are not measured."""
 
     location: str | None = None
-    """Where headgate's checkpoints lie, as `located` has it; None for a directory."""
+    """Location of headgate's checkpoints, for `located`; None for a directory."""
 
     def __post_init__(self) -> None:
         parse_bytes(self.state)
@@ -166,7 +169,7 @@ class RescaleParameters:
         )
 
     def rows(self) -> dict[str, str]:
-        """Return what is compared: name -> strategy."""
+        """Return the strategies to compare, by name."""
         if self.only:
             return {name.strip(): ONLY[name.strip()] for name in re.split(r"[,|]", self.only)}
         return {text.strip(): text.strip() for text in self.strategies.split(";")}
@@ -184,7 +187,7 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``across_hosts`` and ``in_host``: by strategy, the fields of `rescale_cost.Change`, and
-        ``state_bytes`` as measured; ``spark``: what `repartition.measure` says; ``judged``;
+        ``state_bytes`` as measured; ``spark``: the result of `repartition.measure`; ``judged``;
         ``parameters``; ``machine``.
     """
     chosen = parameters(RescaleParameters, given)
@@ -200,7 +203,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def _measured(chosen: RescaleParameters) -> dict[str, Any]:
-    """Return what each strategy cost, by place."""
+    """Return the cost of each strategy, across hosts and in one host."""
     found: dict[str, Any] = {"in_host": {}}
     in_host = chosen.in_host and not chosen.real_time
     for place in ("across_hosts", *(("in_host",) if in_host else ())):
@@ -219,19 +222,19 @@ def _measured(chosen: RescaleParameters) -> dict[str, Any]:
 
 
 def judged(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was measured beside what was aimed at.
+    """Compare the measurements with the targets.
 
     Parameters
     ----------
     found : mapping
-        As `run` returns it; what is missing in it is left out.
+        The result of `run`; parts may be missing.
 
     Returns
     -------
     dict
-        ``in_host_added_ms`` of ``shared``; ``spark_times``: how many times longer Spark's own way takes
-        than that (than 1 ms, if less was added); ``subscale_less``: by which part it stays below the
-        best of `LIVE`, per figure. Each with ``aim`` and ``met``.
+        ``in_host_added_ms`` of ``shared``; ``spark_times``: time of Spark's own change, as a multiple of
+        that (of 1 ms, if less was added); ``subscale_less``: relative reduction against the best of
+        `LIVE`, per figure. Each with ``aim`` and ``met``.
     """
     made: dict[str, Any] = {}
     shared = found["in_host"].get("shared")
@@ -260,7 +263,7 @@ def _less(ours: float | None, theirs: Sequence[float | None], aim: float) -> dic
 
 
 def _memory() -> str | None:
-    """Return a directory in memory for the hosts' arenas, where the machine has one."""
+    """Return a directory in memory for the hosts' arenas, if the machine has one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -268,7 +271,7 @@ def _memory() -> str | None:
 
 
 def _write_state(directory: Path, keys: int, seed: int) -> Path:
-    """Write a row for every key, in files of one batch each."""
+    """Write a row for every key, in several files of a batch each."""
     directory.mkdir()
     order = np.random.default_rng(seed).permutation(keys)
     for index, part in enumerate(np.array_split(order, _LOAD_FILES)):
@@ -280,7 +283,7 @@ def _write_state(directory: Path, keys: int, seed: int) -> Path:
 
 @dataclass
 class _Bench:
-    """One session and what runs in it."""
+    """Runs strategies in one session."""
 
     spark: SparkSession
     chosen: RescaleParameters
@@ -288,10 +291,10 @@ class _Bench:
     state: Path
     keys: int
     loads_until_s: float = 0.0
-    """In real time: when records begin that are of one key, s since 1970."""
+    """In real time: end of the records that load the state, s since 1970."""
 
     def _totals(self) -> DataFrame:
-        """Return what is kept per key of the state's rows and of those that come at the rate."""
+        """Return the aggregate over the rows that load the state and the rows of the load."""
         if self.chosen.real_time:
             return self._totals_in_real_time()
         files = self.spark.readStream.schema("k long, v long, scheduled timestamp")
@@ -304,7 +307,7 @@ class _Bench:
         return wide.totals(loaded.unionByName(coming), newest)
 
     def _totals_in_real_time(self) -> DataFrame:
-        """Return the same of one source: the first records are one for each key of a block."""
+        """Return the same aggregate over one source; each of its first records stands for many keys."""
         events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
         rate = f"steps({_LOADS_PER_S}, {_LOADS_S + _STARTS_S:g}s={self.chosen.rate})"
         due, block = events.option("rate", rate).load(), max(1, self.keys // _BLOCKS)
@@ -328,7 +331,7 @@ class _Bench:
             .option("checkpointLocation", checkpoint)
             .option("headgate.arrival", "scheduled")
             .option("headgate.preaggregate", "off")
-            # the hosts are what they are: slots share cores
+            # the number of executors is fixed: slots share cores
             .option("headgate.executors", "keep")
         )
         if self.chosen.real_time:
@@ -336,14 +339,14 @@ class _Bench:
         return writer.migration(text).start()
 
     def warm_up(self) -> None:
-        """Let workers start and compile on a query with little state, which changes once."""
+        """Start workers and compile kernels, with a query of little state that changes slots once."""
         state = _write_state(self.directory / "warm-state", _WARM_KEYS, self.chosen.seed)
         chosen = replace(self.chosen, seconds=2.0)
         bench = _Bench(self.spark, chosen, self.directory, state, _WARM_KEYS)
         bench.change("all-at-once", "warm")
 
     def change(self, text: str, name: str) -> RescaleRun:
-        """Run one strategy and return what was seen of it."""
+        """Run one strategy and return its measurements."""
         chosen = self.chosen
         checkpoint, markers = f"{chosen.location or self.directory}/{name}", Markers()
         self.loads_until_s = time.time() + _LOADS_S
@@ -353,7 +356,7 @@ class _Bench:
         journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= least)
         if chosen.real_time:
             time.sleep(max(0.0, self.loads_until_s + _STARTS_S - time.time()))
-        # what had waited while the state was loaded shall pass first
+        # first wait until the records that arrived during the loading have been served
         journal.wait_until(query, _settled)
         from_ms = time.time() * 1e3
         time.sleep(chosen.seconds)
@@ -378,7 +381,7 @@ class _Bench:
 
 
 class _Journal:
-    """The lines of a journal."""
+    """Reads the lines of a journal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -387,15 +390,15 @@ class _Journal:
         return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
 
     def wait(self, query: Any, there: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait for one line such as `there` wants it."""
+        """Wait for an event for which `there` is True."""
         self.wait_until(query, lambda events: any(map(there, events)))
 
     def wait_until(self, query: Any, there: Callable[[list[dict[str, Any]]], bool]) -> None:
-        """Wait until all lines so far are as `there` wants them."""
+        """Wait until `there` is True for the list of all events so far."""
         deadline = time.monotonic() + _WAIT_S
         while not there(self.events()):
             if not query.isActive:
-                query.awaitTermination()  # raises what it failed with
+                query.awaitTermination()  # raises the query's error
             if time.monotonic() > deadline:
                 msg = f"what was waited for did not happen within {_WAIT_S:g} s; see {self._path}."
                 raise TimeoutError(msg)
@@ -403,7 +406,7 @@ class _Journal:
 
 
 def _settled(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether records of the last batches have waited no longer than a stream makes them."""
+    """Return whether the latencies of the last batches are those of a stream that keeps up."""
     last = [e for e in events if e["event"] == "batch"][-_SETTLED_BATCHES:]
     return len(last) == _SETTLED_BATCHES and all(
         b["latency_ms"] and b["latency_ms"]["max"] < _SETTLED_FACTOR * b["duration_ms"]
@@ -423,7 +426,7 @@ def _all(bench: _Bench, place: str) -> dict[str, Any]:
             progress(f"{place}: {text}, {index + 1} of {bench.chosen.repeats}")
             file = re.sub(r"\W+", "-", text)
             found[name].append(bench.change(text, f"{file}-{index}"))
-    # the longest period of the methods is that of all (DRRS V-B); stopping is none of them
+    # all use the longest period of the methods (DRRS V-B), of which stop-restart is none
     interval_s = longest_s(found, ("subscale", *LIVE))
     return {name: _costs(runs, interval_s) for name, runs in found.items()}
 
@@ -463,7 +466,7 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
 
     if request["place"] == "in_host":
         return in_session(f"local[{chosen.cores}]")
-    # by name: the test kit stands above the engines, of which this is a part
+    # late and by name: the test kit lies in a layer above the engines
     testing = importlib.import_module("headgate_lab.testing.cluster")
     with testing.StandaloneCluster(work, workers=chosen.hosts, cores=chosen.cores) as cluster:
         return in_session(cluster.master)

@@ -1,8 +1,8 @@
 """Computes the cost of a change of slots from the journal's batches, and from markers at the sink.
 
-A marker is the newest record of one key in `MARKED`: it travels as any other record does, carries when
-it was due at its source, and is looked at when the sink has its row (DRRS V-A). Journals know more
-records, but only until a slot has served them.
+A marker is the newest record of a key, for one key in `MARKED`. A marker takes the way of any other
+record and carries its due time at the source; its latency is measured when the sink gets its row (DRRS
+V-A). Journals cover more records, but only until a slot has served them.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from pyspark.sql import DataFrame
 from headgate_lab.scaling_period import Latencies, level_s, stable_from_s
 
 MARKED = 16
-"""Of so many keys one is a marker's. Chosen: at 10,000 records/s 600 markers a second."""
+"""One key in `MARKED` has markers. Chosen: at 10,000 records/s there are 600 markers a second."""
 
 DUE_US = "due_us"
-"""Column of the sink's rows: when the newest record of the key was due, µs since 1970."""
+"""Column of the sink's rows: due time of the newest record of the key, µs since 1970."""
 
 
 @dataclass
 class Markers:
-    """A sink that keeps how long markers took to reach it.
+    """Records the latencies of the markers that reach the sink.
 
     Attributes
     ----------
     found : list of Latencies
-        By batch; in s, since 1970.
+        By batch; times in s since 1970.
     """
 
     found: list[Latencies] = field(default_factory=list)
 
     def keep(self, frame: DataFrame, batch: int) -> None:
-        """Take a batch's rows, and look at the clock when they are here."""
+        """Collect a batch's rows, then compare their due times with the clock."""
         rows = frame.where(f"pmod(k, {MARKED}) = 0").select(DUE_US).toArrow()
         now_s = time.time()
         due_s = rows.column(DUE_US).to_numpy() / 1e6
         self.found.append(Latencies(due_s, now_s - due_s))
 
     def since(self, at_s: float) -> Latencies:
-        """Return the markers that were due from `at_s` on, in the order of that."""
+        """Return the markers that were due from `at_s` on, by due time."""
         nothing = Latencies(np.zeros(0), np.zeros(0))
         due_s = np.concatenate([one.created_s for one in (*self.found, nothing)])
         latency_s = np.concatenate([one.latency_s for one in (*self.found, nothing)])
@@ -61,7 +61,7 @@ def part(markers: Latencies, start_s: float, end_s: float) -> Latencies:
 
 
 def by_second(markers: Latencies) -> Latencies:
-    """Return the mean latency of each second's markers, as of the second's end."""
+    """Return the mean latency of each second's markers; the time of a mean is the second's end."""
     seconds = np.floor(markers.created_s)
     found, first, count = np.unique(seconds, return_index=True, return_counts=True)
     sums = np.add.reduceat(markers.latency_s, first) if len(first) else np.zeros(0)
@@ -70,16 +70,16 @@ def by_second(markers: Latencies) -> Latencies:
 
 @dataclass(frozen=True)
 class RescaleRun:
-    """One run of one strategy.
+    """Holds the measurements of one run of one strategy.
 
     Attributes
     ----------
     events : list of dict
-        Of its journal.
+        Events of the journal.
     from_ms, asked_ms : float
-        When measuring began, and when the change was asked for; ms since 1970.
+        Start of the measurement, and time of the request; ms since 1970.
     stable_s : float
-        How long latency has to keep within 110 % (`--seconds`; DRRS V-B has 100).
+        Time for which latency must keep within 110 % (`--seconds`; DRRS V-B has 100).
     """
 
     events: list[dict[str, Any]]
@@ -98,12 +98,13 @@ class RescaleRun:
     def scaling_s(self) -> float | None:
         """Return the scaling period; None if latency did not keep within 110 % by the end.
 
-        From the request until the mean of each second keeps within 1.1 times the greatest before.
+        The period lasts from the request until the means of the seconds keep within 1.1 times the largest
+        mean before the request.
 
         References
         ----------
-        DRRS V-B. Differs: per second, since all markers of a batch arrive together; the paper's code
-        looks at each marker.
+        DRRS V-B. Differs: means per second, since all markers of a batch arrive together; the paper's
+        code looks at each marker.
         """
         series, asked_s = by_second(self.markers), self.asked_ms / 1e3
         # the second of the request belongs to neither
@@ -113,7 +114,7 @@ class RescaleRun:
         return None if found is None else found - asked_s
 
     def ran_s(self) -> float:
-        """Return how long markers came after the request."""
+        """Return the time from the request to the last marker's due time."""
         return float(self.markers.created_s.max(initial=self.asked_ms / 1e3)) - self.asked_ms / 1e3
 
 
@@ -124,22 +125,22 @@ class Change:
     Attributes
     ----------
     added_ms : float
-        Most that a batch took longer than the median batch before the request.
+        Largest additional time of a batch of the change, relative to the median batch before the request.
     added_total_ms : float
-        The same, summed over all batches from the request to the end.
+        Sum of the additional times of all these batches.
     peak_ms, mean_ms : float or None
-        Greatest mean of a second, and mean, of the latencies of markers that were due from the request
-        on, for as long as the longest scaling period of the methods lasted; the sink is included.
+        Largest mean of a second, and mean, of the latencies of markers that were due from the request
+        on, for the longest scaling period of the methods; the sink is included.
     before_ms : float or None
-        Their mean before the request.
+        Mean latency of the markers before the request.
     slot_peak_ms : float or None
-        Greatest latency of any record in that time, without the sink.
+        Largest latency of any record in the same period, without the sink.
     operation_s : float
-        From the request to the end of the migration.
+        Time from the request to the end of the migration.
     stable_s : float or None
         The scaling period; None if latency was not stable by the end.
     suspended_s : float
-        How long slots had records waiting and could serve none of them.
+        Time for which slots had waiting records and could serve none of them.
     batch_ms : float
         The median batch before the request.
     """
@@ -159,12 +160,12 @@ class Change:
 
 
 def change_of(run: RescaleRun, interval_s: float) -> Change:
-    """Return what a change cost.
+    """Return the cost of a change.
 
     Parameters
     ----------
     interval_s : float
-        How long latency counts from the request on: the longest scaling period of all (DRRS V-B).
+        Period from the request in which latency counts: the longest scaling period of all (DRRS V-B).
     """
     asked_ms, done_ms = run.asked_ms, run.done_ms
     batches = [e for e in run.events if e["event"] == "batch" and e["at_ms"] >= run.from_ms]
@@ -172,7 +173,7 @@ def change_of(run: RescaleRun, interval_s: float) -> Change:
     after = [b for b in batches if b["at_ms"] >= asked_ms]
     (change,) = [e for e in run.events if e["event"] == "assignment" and e["at_ms"] >= asked_ms]
     usual_ms = median(b["duration_ms"] for b in before)
-    # the batch under way when it was asked for, and the first one behind its end, belong to it
+    # the batch under way at the request, and the first batch after the end, belong to the change
     meant = [b for b in after if b["at_ms"] - b["duration_ms"] <= done_ms]
     later = [b for b in after if b not in meant][:1]
     added = [b["duration_ms"] - usual_ms for b in meant + later]
@@ -198,9 +199,9 @@ def change_of(run: RescaleRun, interval_s: float) -> Change:
 
 
 def longest_s(runs: Mapping[str, Sequence[RescaleRun]], names: Sequence[str]) -> float:
-    """Return the longest scaling period of the methods in `names`; of all, if there is none of those.
+    """Return the longest scaling period of the methods in `names`; of all methods if none of these ran.
 
-    A method that was not stable by the end counts with all of its run.
+    A method that was not stable by the end counts with its whole run.
     """
     chosen = [runs[name] for name in names if name in runs] or list(runs.values())
     found = [(run, run.scaling_s()) for measured in chosen for run in measured]

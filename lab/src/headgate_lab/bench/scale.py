@@ -1,10 +1,10 @@
-"""Measures what the driver of a query in real time does per epoch, with slots that only answer.
+"""Measures the work of the driver of a query in real time per epoch, with simulated slots.
 
-The pipe, the manifests and the checkpoint are the product's. In the place of Spark's job a thread answers
-cuts, and in the place of slots a few processes answer for all of them, over TCP and with reports of the
-form that slots send: a part of their key groups has changed in each epoch. So any number of slots fits on
-one machine, and what is measured is the driver alone: its time and bytes per epoch, what a change of
-slots says to routers, what a decision takes, and how each grows.
+The pipe, the manifests and the checkpoint are the product's. A thread that answers cuts replaces Spark's
+job. Two processes replace all slots: they answer over TCP, with reports as slots send them, in which some
+key groups have changed in each epoch. So any number of slots fits on one machine, and only the driver is
+measured: its time and bytes per epoch, the bytes of a change's routes, the time of a decision, and the
+growth of each with the number of slots.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GROUPS_MAX = 32_767
 _WARM = 3
 """Epochs that are not measured. Chosen."""
 _ROW_BYTES = 64
-"""Bytes of a changed row in a changelog. About what the count of `bench latency` has."""
+"""Bytes of a changed row in a changelog; about that of the count of `bench latency`."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class ScaleParameters:
     """Holds the parameters of `run`."""
 
     slots: str = "64,256,1024"
-    """Numbers of slots, with commas."""
+    """Numbers of slots, separated by commas."""
 
     groups: str = ""
     """Numbers of key groups, one for each number of slots; empty: `groups_per_slot` for each slot."""
 
     groups_per_slot: int = 32
-    """Key groups for each slot, 32,767 in all at most; >= 1."""
+    """Key groups per slot, at most 32,767 in total; >= 1."""
 
     changed: int = 8
     """Key groups of a slot that change in an epoch; >= 0."""
 
     count: int = 30
-    """Epochs, behind three that are not measured; the last one brings a change. >= 2."""
+    """Epochs, after three that are not measured; the last one has a change of slots. >= 2."""
 
     def __post_init__(self) -> None:
         require(self.count > 1, f"count={self.count} of scale is out of range; use 2 or more.")
@@ -94,7 +94,7 @@ class ScaleParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Measure each number of slots.
+    """Measure the driver with each number of slots.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``sizes``: for each number of slots medians of an epoch (``*_ms``, ``*_bytes``), and what a
-        start, a change and a decision take; ``growth``: the power of the number of slots with which
-        each grows, from the least number to the greatest; ``parameters``, ``machine``.
+        ``sizes``: for each number of slots medians of an epoch (``*_ms``, ``*_bytes``), and the times of
+        a start, a change and a decision; ``growth``: the power of the number of slots with which each
+        figure grows, from the first number to the last; ``parameters``, ``machine``.
     """
     chosen = parameters(ScaleParameters, given)
     sizes = []
@@ -162,7 +162,7 @@ def _measure(directory: Path, slots: int, groups: int, chosen: ScaleParameters) 
     try:
         for step in range(_WARM + chosen.count):
             switch = None
-            if step == _WARM + chosen.count - 1:  # the last one brings a change
+            if step == _WARM + chosen.count - 1:  # the last epoch has a change of slots
                 switch = _moved(state.assignment)
             clock = Phases()
             cpu_s = time.process_time()
@@ -210,18 +210,18 @@ def _measure(directory: Path, slots: int, groups: int, chosen: ScaleParameters) 
 
 
 def _memory_mb() -> float:
-    """Return the most memory that this process has had, in MB."""
+    """Return the peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _moved(assignment: Assignment) -> Assignment:
-    """Return the next assignment: an eighth of the key groups is another slot's."""
+    """Return the next assignment, in which an eighth of the key groups has another slot."""
     groups = range(0, assignment.key_groups, 8)
     return assignment.remap({g: (assignment.slot_of[g] + 1) % assignment.slots for g in groups})
 
 
 def _facts(state: OperatorState, step: int, checkpoint: str) -> SlotFacts:
-    """Return what `StatefulWork` tells the slots of an epoch."""
+    """Return the facts that `StatefulWork` sends to the slots for an epoch."""
     return SlotFacts(
         step=step, attempt=1, arena_root=None, run_id="0" * 32, checkpoint=checkpoint,
         watermark_us=0, slot_of=state.assignment.slot_of, held=[], tokens=state.tokens,
@@ -233,7 +233,7 @@ def _facts(state: OperatorState, step: int, checkpoint: str) -> SlotFacts:
 
 
 def _decision_ms(assignment: Assignment) -> float:
-    """Return what a decision of `unified` takes, the median of ten."""
+    """Return the median time of ten decisions of `unified`, in ms."""
     slots, groups = assignment.slots, assignment.key_groups
     rates = np.random.default_rng(0).gamma(2.0, 5.0, groups)
     view = OperatorView(
@@ -263,7 +263,7 @@ def _decision_ms(assignment: Assignment) -> float:
 
 
 class _OneFeeder:
-    """The offsets of one feeder."""
+    """Merges the offsets of a single feeder."""
 
     readers, copies = 1, 0
 
@@ -272,7 +272,7 @@ class _OneFeeder:
 
 
 class _Cutter:
-    """Answers each cut at once, in a thread, as a feeder does."""
+    """Answers each cut at once, in place of a feeder."""
 
     def run(self, meeting: words.Meeting, group: str) -> None:
         del group
@@ -289,14 +289,14 @@ class _Cutter:
         """Do nothing: the thread ends with its driver."""
 
     def failure(self, group: str) -> None:
-        """Know of none: a thread is not tried again."""
+        """Return None: a thread has no failed task."""
 
 
 # --- in the place of slots -----------------------------------------------------------------------
 
 
 class _Answering:
-    """Hosts on which slots only answer; `SlotHosts`. One process answers for the slots of many."""
+    """Implements `SlotHosts` with simulated slots; each of two processes answers for half of them."""
 
     processes: Mapping[str, int] = {}
 
@@ -326,7 +326,7 @@ class _Answering:
         return _Slot()
 
     def look_for_stopped(self, feeders: Any) -> None:
-        """Do nothing: nobody is."""
+        """Do nothing: no process is suspended."""
 
     def end(self, meeting: words.Meeting) -> None:
         """Do nothing: a run has no files."""
@@ -339,7 +339,7 @@ class _Answering:
 
 
 class _Slot:
-    """A slot within a program; it ends with its channel."""
+    """Stands for a slot within a process, which ends with its channel."""
 
     def poll(self) -> None:
         return None
@@ -349,11 +349,11 @@ class _Slot:
         return 0
 
     def kill(self) -> None:
-        """Do nothing: it ends with its driver."""
+        """Do nothing: the slot ends with its driver."""
 
 
 def _answer(starter: Connection, changed: int) -> None:
-    """Open slots as the starter says, and answer for each of them."""
+    """Open slots as the starter says, and answer for all of them."""
     slots: list[Channel] = []
     with suppress(OSError, EOFError):
         while True:
@@ -366,7 +366,7 @@ def _answer(starter: Connection, changed: int) -> None:
 
 
 def _has_answered(slot: Channel, changed: int) -> bool:
-    """Answer what a slot is told; return whether it goes on."""
+    """Answer a message to a slot; return whether the slot goes on."""
     try:
         word, *said = slot.recv()
         if word == words.BEGIN:
@@ -379,7 +379,7 @@ def _has_answered(slot: Channel, changed: int) -> bool:
 
 
 def _report(changed: int, shared: bytes, own: dict[str, Any], slot: int) -> Report:
-    """Return the report of an epoch in which some of the slot's key groups have changed by a row."""
+    """Return the report of an epoch in which `changed` key groups of the slot have a changed row each."""
     facts = dataclasses.replace(pickle.loads(shared), **own)
     token = uuid.uuid4().hex
     groups = facts.groups_of(slot)[:changed]

@@ -1,11 +1,10 @@
-"""One query on the same files by headgate and by Spark: each answers a small input, then is timed.
+"""Runs a query by headgate and by Spark on the same files: checks a small answer, then times batches.
 
-Each engine runs in a process of its own, ``python -m headgate_lab.bench.sides --engine X
---request JSON``, which prints one line of JSON: Spark's RocksDB store needs a file system that headgate's
-session replaces, and the garbage of one engine would be collected in another's time. First batches are
-left out, and the rate is that of Spark's own `triggerExecution`: starting a query takes seconds, a batch
-tenths of one. `aggregate` is the same for the one job that Flink and
-Python per key do as well.
+Each engine runs in its own process, ``python -m headgate_lab.bench.sides --engine X --request JSON``,
+which prints one line of JSON: Spark's RocksDB store needs a file system that headgate's session replaces,
+and one engine's garbage would be collected in another's time. First batches are excluded, and rates come
+from Spark's `triggerExecution`, since the start of a query takes seconds and a batch tenths of a second.
+`aggregate` does the same for the job that Flink and Python per key do as well.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ from headgate_lab.bench.native import (
 
 I64 = npt.NDArray[np.int64]
 Rows = Mapping[str, I64]
-"""Columns of whole numbers, all of one length."""
+"""Columns of whole numbers, of equal length."""
 
 ENGINES: Mapping[str, Mapping[str, str]] = {
     HEADGATE: {},
     "spark-memory": MEMORY,
     "spark-rocksdb": ROCKSDB,
 }
-"""Settings of each engine beyond those that all share."""
+"""Settings of each engine in addition to those of all engines."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +63,22 @@ class SidesParameters:
     """Timed batches; more than `dropped_batches`."""
 
     dropped_batches: int = 1
-    """First batches that are left out."""
+    """First batches that are excluded from the rate."""
 
     seconds_per_batch: int = 10
-    """Event time that a batch spans; >= 1."""
+    """Event time that a batch spans, in seconds; >= 1."""
 
     engines: str = ",".join(ENGINES)
-    """Who runs, separated by commas."""
+    """Engines that run, separated by commas."""
 
     slots: int = 2
     """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
 
     seed: int = 0
-    """Of the generator of the input."""
+    """Seed of the input."""
 
     timeout_s: float = 900.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Time limit; an engine's process that takes longer is stopped and counts as failed."""
 
     def __post_init__(self) -> None:
         require(min(self.seconds_per_batch, self.slots) >= 1, "seconds and slots must be >= 1")
@@ -91,20 +90,20 @@ class SidesParameters:
 
 @dataclass(frozen=True)
 class Case:
-    """A query on a small input whose answer is known, and on a large one.
+    """Describes a query on a small input with a known answer, and on a large input.
 
     Attributes
     ----------
     name : str
-        Says which; the query is told.
+        Name of the case, which the query function gets.
     check, timed : path
-        What the query reads, a file per batch and stream.
+        Folders of the small and the large input, with a file per batch and stream.
     rows : int
-        Of a timed batch, of all streams together.
+        Rows of a timed batch, all streams together.
     exact : mapping of str to int64[n]
         The answer on `check`, in any order.
     last_of : str or None
-        Update mode: the column whose last row counts. None: append mode.
+        In update mode, the key column: the last row of each of its values counts. None: append mode.
     """
 
     name: str
@@ -117,12 +116,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Describes a comparison: engines, jobs and places.
+    """Runs a comparison of engines on some cases.
 
     Attributes
     ----------
     query : str
-        ``module:function``, called with (session, folder, name of the case); gives the frame.
+        ``module:function``; called with (session, folder, name of the case), it returns the frame.
     directory : path
         For checkpoints and answers.
     """
@@ -133,11 +132,11 @@ class Comparison:
     asked: SidesParameters
 
     def run(self) -> list[dict[str, Any]]:
-        """Return one entry per engine and case: ``rows_per_s`` of its batches, or why it ``failed``.
+        """Return an entry per engine and case: ``rows_per_s`` of its batches, or why it ``failed``.
 
         Raises
         ------
-        WrongAnswer    An engine's answer is not the exact one.
+        WrongAnswer    An engine's answer is wrong.
         """
         return [entry for engine in engines_of(self.asked.engines) for entry in self._side(engine)]
 
@@ -160,7 +159,7 @@ class Comparison:
             command += ["--request", json.dumps(request)]
             said = child(command, spark_env(), self.asked.timeout_s)
         except EngineError as error:
-            # the others' numbers are still good; `failed` in the result says that some are missing
+            # numbers of other engines are still valid; `failed` in the result has the missing ones
             progress(f"{engine}: FAILED, {error}")
             return [{"engine": engine, "case": c.name, "failed": str(error)} for c in self.cases]
         return [self._entry(engine, case, work, said[case.name]) for case in self.cases]
@@ -213,13 +212,13 @@ def ratio(
     Parameters
     ----------
     entries : sequence of mapping
-        Of `Comparison.run`.
+        Result of `Comparison.run`.
     ours, theirs : (str, str)
         Engine and case.
 
     Returns
     -------
-    dict or None    None where one of them failed.
+    dict or None    None if one of them failed.
     """
     rates = {
         (e["engine"], e["case"]): e["rows_per_s"]["median"] for e in entries if "rows_per_s" in e
@@ -240,12 +239,12 @@ def against_spark(
 
 
 def failed(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return who failed at what."""
+    """Return engine and case of each failure."""
     return [f"{e['engine']}, {e['case']}" for e in entries if "failed" in e]
 
 
 def last_rows(rows: Rows, column: str | None) -> Rows:
-    """Return the last row of every value of `column`; all rows where that is None."""
+    """Return the last row of every value of `column`; all rows if `column` is None."""
     if column is None:
         return rows
     _, from_end = np.unique(rows[column][::-1], return_index=True)
@@ -253,11 +252,11 @@ def last_rows(rows: Rows, column: str | None) -> Rows:
 
 
 def check(who: str, exact: Rows, got: Rows) -> int:
-    """Compare two sets of rows, in whatever order they are, and return how many there are.
+    """Compare two sets of rows in any order, and return the number of rows.
 
     Raises
     ------
-    WrongAnswer    They differ.
+    WrongAnswer    The rows differ.
     """
     right, found = _in_order(exact, exact), _in_order(got, exact)
     if right.shape != found.shape:
@@ -287,7 +286,7 @@ def _mode(case: Case) -> str:
 
 
 def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Write every case's answer to ``NAME.npz``, then time every case; in this process."""
+    """Write the answer of every case to ``NAME.npz``, then time every case, in this process."""
     slots, work = int(request["slots"]), Path(request["directory"])
     module, _, name = request["query"].partition(":")
     query = getattr(importlib.import_module(module), name)
@@ -330,7 +329,7 @@ def _writer(engine: str, frame: DataFrame, slots: int) -> Any:
 
 
 def collected(writer: Any) -> dict[str, I64]:
-    """Run a query that stops by itself and return all rows it put out, in their order."""
+    """Run a query that stops by itself, and return all its output rows, in sequence."""
     tables: list[pa.Table] = []
 
     def collect(frame: DataFrame, batch_id: int) -> None:
@@ -342,7 +341,7 @@ def collected(writer: Any) -> dict[str, I64]:
 
 
 def in_child(measured: Callable[[str, Any], dict[str, Any]], engines: Sequence[str]) -> None:
-    """Run what a benchmark's own process runs: one engine; print one line of JSON."""
+    """Run one engine, as the command line of a benchmark's child says, and print one line of JSON."""
     parser = argparse.ArgumentParser(description="Run one engine and print one line of JSON.")
     parser.add_argument("--engine", required=True, choices=engines)
     parser.add_argument("--request", required=True, type=json.loads)

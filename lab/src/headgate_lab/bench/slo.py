@@ -1,8 +1,8 @@
-"""Tests that a policy keeps a latency bound with fewer slots than its rivals: runs on Spark, in turns.
+"""Tests on Spark that a policy keeps a latency bound with fewer slots than its rivals, one after another.
 
-The stock exchange under a load that swings, with slots that each serve a fixed rate, so that more of
-them than cores are meaningful. All begin with the same slots. The first policy runs first; ``static``
-then gets the number of slots that it had on average, rounded up.
+The job is the stock exchange under a load that swings. Each slot serves a fixed rate, so that there can
+be more slots than cores. All policies begin with the same number of slots, except ``static``: it gets the
+mean number of slots of the first policy, rounded up.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from headgate_lab.bench.common import (
 )
 
 _START_S = 180.0
-"""What a run may take beside its load: the JVM, the first batch, the end."""
+"""Time limit of a run beyond its load, in seconds: for the JVM, the first batch and the end."""
 
 _CALIBRATION, _CALIBRATION_S = "calibration", 150.0
-"""The run that says what batches cost with few and many slots; a simulation is made from it."""
+"""Name and length in seconds of the run that measures the cost of batches with few and many slots, as
+input of a simulation."""
 
 _OUTSIDE_BRACKETS = re.compile(r",\s*(?![^(]*\))")
 
@@ -47,7 +48,7 @@ class SloParameters:
     """The bound, for every key group."""
 
     policies: str = "streamswitch, streamswitch(steps=8), static, threshold, drs, drs-lb"
-    """Who decides, the one that is judged against the others first."""
+    """Policies; the first one is compared with the others."""
 
     rate: str = "sine(base=100, amplitude=650, period=100s)"
     """Orders per second: 100 to 1,400, mean 750. The stocks are as skewed as the paper's."""
@@ -62,10 +63,10 @@ class SloParameters:
     """The most slots a policy may use; >= `slots`."""
 
     keep: str = ""
-    """Directory for the checkpoints, one per policy, to look at afterwards; empty: thrown away."""
+    """Directory in which the checkpoints, one per policy, remain afterwards; empty: they are deleted."""
 
     seed: int = 1
-    """Of the load; >= 0."""
+    """Seed of the load; >= 0."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds} of slo must be above 0.")
@@ -74,7 +75,7 @@ class SloParameters:
         require(fits, f"slots={self.slots} of slo is out of range; use 1 to {self.slots_max}.")
         require(bool(self.names()), "policies of slo names none; use streamswitch, static.")
         for name in self.names():
-            policy(name)  # a wrong one is refused before an hour of runs
+            policy(name)  # refuse an unknown name before an hour of runs
 
     def names(self) -> list[str]:
         """Return the policies, each once."""
@@ -82,7 +83,7 @@ class SloParameters:
 
 
 def split_policies(text: str) -> list[str]:
-    """Return the policies that a text names, with commas between them, each once."""
+    """Return the policies of a text separated by commas, each once."""
     found = (name.strip() for name in _OUTSIDE_BRACKETS.split(text))
     return list(dict.fromkeys(name for name in found if name))
 
@@ -101,8 +102,8 @@ def run(**given: Any) -> dict[str, Any]:
         ``policies`` (by name: ``success``, the mean over the key groups of the share of windows
         within the bound, from true latencies; ``success_worst``, of the worst group; ``slots_mean``
         over time; ``decisions`` by kind; ``latency_ms``; ``floor_ms``; ``records``), ``ahead``
-        (whether the first policy's success is above every rival's that had no more slots, by name of
-        the rival), ``parameters``, ``machine``.
+        (by name of the rival, whether the first policy's success is above the rival's),
+        ``parameters``, ``machine``.
     """
     chosen = parameters(SloParameters, given)
     found: dict[str, dict[str, Any]] = {}
@@ -136,7 +137,7 @@ def _file_name(label: str) -> str:
 
 
 def _calibrate(chosen: SloParameters, checkpoint: Path) -> None:
-    """Run with several numbers of slots after a minute, under a load and a seed of its own."""
+    """Run with several numbers of slots, which change from 60 s on, with another load and seed."""
     progress(f"{_CALIBRATION}, {_CALIBRATION_S:g} s")
     most = chosen.slots_max
     shares = {60: 1 / 6, 75: 1.0, 90: 5 / 12, 105: 3 / 4, 120: 1 / 4, 135: 7 / 12}
@@ -150,7 +151,7 @@ def _calibrate(chosen: SloParameters, checkpoint: Path) -> None:
 
 
 def _one(chosen: SloParameters, name: str, slots: int, checkpoint: Path) -> dict[str, Any]:
-    """Run one policy in a session of its own, starting with `slots`."""
+    """Run one policy in its own session, starting with `slots`."""
     progress(f"{name}, {slots} slots at the start, {chosen.seconds:g} s")
     command = ["--policy", name, "--duration", f"{chosen.seconds:g}s"]
     command += ["--seed", str(chosen.seed), "--option", f"rate={chosen.rate}"]

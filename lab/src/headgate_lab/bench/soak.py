@@ -1,9 +1,9 @@
-"""Hours of small batches: what grows with the number of steps, with and without changes of slots.
+"""Runs small batches for hours, and measures which resources grow with the number of steps.
 
-A stream of few keys whose state stays as it is; in one part the number of slots changes with every
-step, in the other never. Memory of the driver's Python, of the JVM and of Python workers, threads, open
-files, and how many entries the driver keeps of what is done, are written down now and then. What counts
-is their slope after a warm-up: a driver that forgets what is done has none.
+The stream has few keys, and its state keeps its size. In one part the number of slots changes with every
+step, in the other never. Samples have the memory of the driver's Python, of the JVM and of Python
+workers, threads, open files, and the entries that the driver keeps of completed steps. The result is
+their slope after a warm-up; without a leak it is 0.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from headgate_lab.bench.common import (
 )
 
 PARTS = ("with", "without")
-"""With a change of slots at each step, and without any."""
+"""Parts with a change of slots at each step, and without changes."""
 
 _START_S = 1_200.0
-"""What a part may take beside its duration."""
+"""Time limit of a part beyond its duration, in seconds."""
 
 _SLOTS = (2, 3)
 _TOLD_EVERY_S = 60.0
@@ -61,16 +61,16 @@ class SoakParameters:
     """Holds the parameters of `run`."""
 
     duration: str = "30 min"
-    """Of each part, from its first batch on, with its unit."""
+    """Length of each part, from its first batch on, with its unit."""
 
     warmup: str = "5 min"
-    """First piece of a part that has no say in slopes: caches fill, workers and the JVM warm up."""
+    """Begin of a part that does not count for slopes, since caches, workers and the JVM warm up."""
 
     every: str = "10 s"
-    """Between two samples, each after a collection of garbage in the JVM."""
+    """Time between two samples, each after a garbage collection in the JVM."""
 
     trigger: str = "500 ms"
-    """Between two batches."""
+    """Time between two batches."""
 
     rate: int = 2_000
     """Rows per second; >= 1."""
@@ -79,7 +79,7 @@ class SoakParameters:
     """Entries of the state; >= 1."""
 
     only: str = ",".join(PARTS)
-    """Which parts, in their order."""
+    """Parts that run, in this order, separated by commas."""
 
     def __post_init__(self) -> None:
         for text in (self.duration, self.every, self.trigger):
@@ -93,7 +93,7 @@ class SoakParameters:
 
     @property
     def parts(self) -> list[str]:
-        """The parts asked for."""
+        """Names in `only`, as a list."""
         return [part.strip() for part in self.only.split(",")]
 
 
@@ -103,8 +103,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``parts``: per part ``steps``, ``starts`` (of the query: more than one where Spark gave a
-        worker up), ``per_1000_steps`` (slope of each figure), ``first`` and
+        ``parts``: per part ``steps``, ``starts`` (of the query; more than one if it failed, as when Spark
+        gives up a worker), ``steps_counted``, ``per_1000_steps`` (slope of each figure), ``first`` and
         ``last`` (figures after the warm-up), ``samples``; ``parameters``, ``machine``.
     """
     asked = parameters(SoakParameters, given)
@@ -135,23 +135,24 @@ def _part(asked: SoakParameters, work: str, part: str) -> list[dict[str, float]]
 
 
 def judged(samples: Sequence[Mapping[str, float]], warmup_s: float) -> dict[str, Any]:
-    """Return what samples say of a part.
+    """Summarise the samples of a part.
 
     Parameters
     ----------
     samples : sequence of mapping
-        ``at_s``, ``steps``, ``starts`` and the figures, in the order in which they were taken.
+        ``at_s``, ``steps``, ``starts`` and the figures, by time.
     warmup_s : float
-        Those before have no say.
+        Earlier samples do not count.
 
     Returns
     -------
     dict
-        steps; first, last: the figures; per_1000_steps: least-squares slope of each; samples.
+        steps, starts, steps_counted; first, last: the figures; per_1000_steps: least-squares slope of
+        each; samples.
     """
     counted = [sample for sample in samples if sample["at_s"] >= warmup_s] or list(samples[-1:])
     steps = np.array([sample["steps"] for sample in counted], dtype=float)
-    # a name that comes later has been 0 before: nothing was kept of it
+    # a figure that a sample lacks counts as 0
     names = dict.fromkeys(n for s in counted for n in s if n not in ("at_s", "steps", "starts"))
     slopes = {}
     for name in names:
@@ -192,20 +193,20 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _AfterStep(NoObserver):
-    """An observer that calls a function after each step; the queries here have no loop of their own."""
+    """Calls a function after each step; these queries have no control loop that would do it."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Call it."""
+        """Call the function."""
         self._call()
 
 
 class _Job:
-    """A query whose steps are counted, and whose slots change after each where that is wanted.
+    """Runs a query, counts its steps, and changes its slots after each step if `changing`.
 
-    It is started again when it fails: on a busy machine Spark gives a worker up that is slow to start.
+    A failed query is started again, since on a busy machine Spark gives up a worker that starts slowly.
     """
 
     def __init__(self, writer: Any, *, changing: bool) -> None:
@@ -218,7 +219,7 @@ class _Job:
         self.begin()
 
     def begin(self) -> None:
-        """Start, and wait for the first step."""
+        """Start the query, and wait for its first step."""
         self._stepped.clear()
         deadline = time.monotonic() + _START_S / 2
         while not self._stepped.wait(_POLL_S):
@@ -282,7 +283,7 @@ def _figures(query: Any, spark: SparkSession) -> dict[str, float]:
 
 
 def entries(query: Any, spark: SparkSession) -> dict[str, float]:
-    """Return how many entries the driver keeps of steps that are done, by where it does."""
+    """Return the number of entries that the driver keeps of completed steps, by container."""
     driver = query._work
     context: Any = spark.sparkContext
     store: Any = driver.checkpoint
@@ -313,7 +314,7 @@ def entries(query: Any, spark: SparkSession) -> dict[str, float]:
 
 
 def _bindings(context: Any) -> int:
-    """Return how many objects of the JVM its side of py4j keeps for Python."""
+    """Return how many JVM objects py4j keeps alive for Python."""
     server = context._gateway.java_gateway_server
     return int(server.getGateway().getBindings().size())
 

@@ -1,13 +1,13 @@
-"""State larger than the memory it may have: rows per second beside all of it in memory, and RocksDB.
+"""Measures rows per second with state larger than its memory, against all state in memory, and RocksDB.
 
-Three runs of the same job on the same files, each in a process of its own: headgate with all state in
-memory, headgate with a bound, and Spark with RocksDB whose memory has the same bound. The job's entries
-are those of `wide`. First every key comes once, which brings state to its size; then come batches of
-skewed keys, a few of them in most rows and the rest now and then. Keys are spread over all key groups by
-their hash, so every batch touches every key group: skew by key, which costs a bounded store most.
+The same job runs three times on the same files, each time in its own process: headgate with all state in
+memory, headgate with a memory bound, and Spark with RocksDB under the same bound. The state is that of
+`wide`. First every key comes once, which fills the state; then come batches of skewed keys, with few keys
+in most rows. The hash spreads the keys over all key groups, so that every batch touches every key group.
+Skew by key is the worst case for a bounded store.
 
-What an engine may have beside its state is not bounded: the kernel's copies of pages of files (of
-headgate's spill directory as of RocksDB's tables), the JVM, and workers' memory for a batch.
+Memory beyond the state is not bounded: the page cache (of headgate's spill directory as of RocksDB's
+tables), the JVM, and the workers' memory for a batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headgate_lab.bench.native import ROCKSDB
 from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob, WideParameters
 
 MEMORY, BOUNDED, SPARK = "memory", "bounded", "spark-rocksdb"
-"""headgate with all state in memory; with a bound; Spark."""
+"""headgate with all state in memory; headgate with a memory bound; Spark."""
 
 ENGINES = (MEMORY, BOUNDED, SPARK)
 
@@ -63,10 +63,10 @@ class SpillParameters(WideParameters):
     engines: str = ",".join(ENGINES)
 
     memory: str = "50 MB"
-    """What the bounded runs may have of it in memory."""
+    """Memory for the state in the bounded runs."""
 
     skew: float = 1.2
-    """Exponent of the keys' frequencies, as in Zipf's law; > 1. The larger, the fewer keys."""
+    """Zipf exponent of the keys' frequencies; > 1. With a larger one, fewer keys have most rows."""
 
     def __post_init__(self) -> None:
         parse_bytes(self.memory)
@@ -76,7 +76,7 @@ class SpillParameters(WideParameters):
 
 @dataclass(frozen=True)
 class SkewedInput(wide.WideInput):
-    """`WideInput` whose later files have some keys in most of their rows.
+    """Writes files as `WideInput` does, but with few keys in most rows of the later files.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class SkewedInput(wide.WideInput):
         """Return the keys of a later file; shape [rows_per_batch], not distinct."""
         random = np.random.default_rng([self.seed, index])
         ranks = random.zipf(self.skew, self.rows_per_batch) - 1
-        # neighbours in rank have nothing to do with each other
+        # keys of neighbouring ranks must not be neighbours
         spread_out: I64 = (ranks % self.keys) * _STRIDE % self.keys
         return spread_out
 
@@ -100,12 +100,12 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``engines``: of each its ``rows_per_s`` (median batch), ``batch_ms`` (spread), ``fill_s``, and of
-        headgate's ``memory_bytes_max``, ``memory_bytes``, ``cold_bytes``, ``groups_back``,
-        ``groups_away``, ``groups_cold`` per batch and ``moving_ms`` per batch; ``over_memory`` and
-        ``over_rocksdb``: rows per second of the bounded run over theirs; ``state_bytes``, ``entries``,
-        ``keys_compared``, ``verified``, ``failed`` (with why, and be it that an engine's counts or sums
-        were wrong in the end), ``parameters``, ``machine``.
+        ``engines``: per engine ``rows_per_s`` (median batch), ``batch_ms`` (spread), ``fill_s``, and for
+        the bounded run ``memory_bytes_max``, ``memory_bytes``, ``cold_bytes``, and means per batch of
+        ``groups_back``, ``groups_away``, ``groups_cold`` and ``moving_ms``; ``over_memory`` and
+        ``over_rocksdb``: rows per second of the bounded run, relative to the other runs;
+        ``state_bytes``, ``entries``, ``keys_compared``, ``verified``, ``failed`` (engines and reasons, a
+        wrong count or sum among them), ``parameters``, ``machine``.
     """
     asked = parameters(SpillParameters, given)
     found: dict[str, dict[str, Any]] = {}
@@ -157,7 +157,7 @@ def _writer(frame: DataFrame, asked: SpillParameters, engine: str) -> Any:
 
 
 def _memory(query: Any, batches: int) -> dict[str, Any]:
-    """Return where state lay, and what was moved in the batches that count."""
+    """Return the sizes of state in memory and on disk, and the moves in the timed batches."""
     told = [e.memory for e in read(query.journal) if isinstance(e, Batch) and e.memory]
     last = told[-batches:]
 

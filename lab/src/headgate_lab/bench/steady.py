@@ -1,12 +1,12 @@
-"""A job on several hosts with a store that is far away: what it costs while nothing changes.
+"""Measures the steady cost of a job on several hosts whose checkpoint store is slow.
 
-Four executors on addresses of their own, state of a given size, and a checkpoint store of which every
-call takes long. Three figures: how many slot tasks find the state of their key groups on their host
-(one that does not has to read the store), how long the median batch takes against the same job on the
-local disk, and how many objects a batch writes.
+Four executors have their own addresses, the state has a given size, and every call of the checkpoint
+store is slow. There are three figures: the share of slot tasks that find the state of their key groups on
+their host (another task must read the store), the median batch relative to the same job on the local
+disk, and the number of objects that a batch writes.
 
-The delay is added to each call that headgate makes, by `headgate.checkpoint.store_calls`. Spark's own two
-logs are written by the JVM and know nothing of it, so two delays are added to each of its batches.
+`headgate.checkpoint.store_calls` delays each call that headgate makes. The JVM writes Spark's own two
+logs without that delay, so two delays are added to the time of each batch.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from headgate_lab.bench.common import (
 )
 
 SPARK_LOGS = 2
-"""Objects that Spark itself writes per batch: what it is about to read, and that it is done."""
+"""Objects that Spark itself writes per batch, to its logs of offsets and of commits."""
 
 TARGETS = {"found_share": 0.99, "ratio": 1.3}
-"""At least, and at most; design, figures to reach."""
+"""Least share, and largest ratio; design, figures to reach."""
 
 _OTHERS = 4
-"""Objects beside one per slot that a batch may write: Spark's two, an intent and a manifest."""
+"""Objects that a batch may write in addition to one per slot: Spark's two, an intent and a manifest."""
 
 _STATE_READS = ("manifests", "changelog")
-"""What a slot task reads only if its key groups are not on its host."""
+"""Kinds of objects that a slot task reads only if its key groups are not on its host."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,25 @@ class SteadyParameters:
     """Size of the state in headgate's layout, with its unit."""
 
     store_delay: str = "50 ms"
-    """What each call to the store takes longer than the local disk."""
+    """Delay of each call to the store."""
 
     hosts: int = 4
-    """Executors, each with one core and an address of its own; slots too."""
+    """Executors, each with one core and its own address; also the number of slots."""
 
     batches: int = 60
-    """Batches that count, each with and without the delay; >= 1."""
+    """Timed batches with the delay, and as many without; >= 1."""
 
     dropped_batches: int = 10
-    """First batches of each part that do not count: plans are cold, and state is being brought."""
+    """First batches of each part that do not count: plans are cold, and state is being loaded."""
 
     rows: int = 10_000
     """Rows per batch; as many entries change."""
 
     seed: int = 0
-    """Of the input."""
+    """Seed of the input."""
 
     timeout_s: float = 1_800.0
-    """After this a part is stopped."""
+    """Time limit of a part, which is then stopped."""
 
     def __post_init__(self) -> None:
         parse_bytes(self.state)
@@ -95,22 +95,23 @@ class SteadyParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run the same job near its store and far from it; parameters are those of `SteadyParameters`.
+    """Run the same job with a fast store and with a slow one; parameters are those of `SteadyParameters`.
 
     Returns
     -------
     dict
-        ``found_share`` (of slot tasks, far), ``batch_ms`` (``near`` and ``far``: spread),
-        ``ratio`` of the medians, ``objects_per_batch`` (mean, by directory and in all),
-        ``objects_allowed`` (slots + 4), ``reads_per_batch``; ``targets`` and ``met``; ``state_bytes``,
-        ``entries``, ``verified``; ``parameters``, ``machine``.
+        ``found_share`` (of slot tasks, far), ``batch_ms`` (``near`` and ``far``: spread), ``ratio`` of
+        the medians, ``phases_ms`` (``near`` and ``far``), ``objects_per_batch`` (mean), ``objects`` (the
+        same by directory), ``objects_allowed`` (slots + 4), ``reads_per_batch``; ``targets`` and
+        ``met``; ``state_bytes``, ``entries``, ``keys_compared``, ``verified``; ``parameters``,
+        ``machine``.
 
     Raises
     ------
     WrongAnswer    Counts or sums were wrong in the end.
     """
     asked = parameters(SteadyParameters, given)
-    # Late and by name: test kits lie above the engines.
+    # Late and by name: the test kit lies in a layer above the engines.
     kit = importlib.import_module("headgate_lab.testing.cluster")
     with (
         tempfile.TemporaryDirectory(prefix="headgate-steady-") as work,
@@ -172,7 +173,7 @@ def _judged(
 
 
 class _Job:
-    """The job of one part; both work on one checkpoint, one after the other."""
+    """Runs the job of one part; both parts use the same checkpoint, one after the other."""
 
     def __init__(self, spark: SparkSession, asked: SteadyParameters, work: Path) -> None:
         self._spark = spark
@@ -194,12 +195,12 @@ class _Job:
         return writer.option("checkpointLocation", str(self._checkpoint))
 
     def fill(self) -> None:
-        """Bring the state to its size."""
+        """Fill the state to its size."""
         query = self._writer().format("noop").trigger(availableNow=True).start()
         query.awaitTermination()
 
     def steady(self, touched_before: int) -> tuple[list[dict[str, Any]], int]:
-        """Run until enough batches have come; return their journal lines and all files touched."""
+        """Run until enough batches are done; return their journal lines and the number of later files."""
         batches = self._asked.dropped_batches + self._asked.batches
         query = self._writer().format("noop").start()
         began_ms, done = time.time() * 1e3, threading.Event()
@@ -207,7 +208,7 @@ class _Job:
 
         def feed() -> None:
             while not done.is_set():
-                # always a few files ahead, so that no batch waits for its rows
+                # a few files ahead, so that no batch waits for its rows
                 if touched[0] - touched_before < len(self._lines(query, began_ms)) + 5:
                     self.data.touch(self._input, touched[0])
                     touched[0] += 1
@@ -231,7 +232,7 @@ class _Job:
         ]
 
     def check(self, touches: int) -> int:
-        """Compare all keys that were touched with the exact answer, in one last batch."""
+        """Compare all keys of the later files with the exact answer, in a last batch."""
         exact = self.data.answer(touches)
         updates: list[Any] = []
 
@@ -251,16 +252,16 @@ class _Job:
 def counted(
     calls: Sequence[Mapping[str, Any]], batches: Sequence[Mapping[str, Any]], driver: int
 ) -> dict[str, Any]:
-    """Return what the calls to the store say of steady batches.
+    """Return figures of the calls to the store during steady batches.
 
     Parameters
     ----------
     calls : sequence of mapping
         Lines of the trace.
     batches : sequence of mapping
-        Batch events of the journal, one behind the other.
+        Consecutive batch events of the journal.
     driver : int
-        Its process id: what it reads is no task's loss.
+        Process id of the driver, whose reads do not count.
 
     Returns
     -------
@@ -277,7 +278,7 @@ def counted(
         for call in within
         if call["act"] == "read" and call["kind"] in _STATE_READS and call["pid"] != driver
     ]
-    # a worker runs one task at a time, so a process that reads in a batch is a task that had to
+    # a worker runs one task at a time, so each process that reads during a batch is one task
     ends_ms = [batch["at_ms"] for batch in batches]
     lost = {(sum(call["at_ms"] > end for end in ends_ms), call["pid"]) for call in reading}
     tasks = sum(batch["slots"] for batch in batches)
@@ -297,7 +298,7 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
         "spark.driver.memory": "3g",
         "spark.sql.shuffle.partitions": str(asked.hosts),
     }
-    # tasks call the store too
+    # tasks call the store, too
     told = {f"spark.executorEnv.{n}": os.environ[n] for n in (DELAY, TRACE) if n in os.environ}
     spark = session(request["master"], f"bench-steady-{part}", **settings, **told)
     job = _Job(spark, asked, work)

@@ -1,10 +1,10 @@
-"""A storm of faults over running jobs, which must still give Spark's batch answer and never hang.
+"""Injects many faults into running jobs, which must give Spark's batch answer and never hang.
 
-Independent of `headgate bench kill`: other queries, other input, other ways to die. Each job runs in a
-process of its own; a supervisor hurts it and what belongs to it, starts it again from its checkpoint
-when it has died, and drops files into its input all the while. Once every planned fault has fired, the
-job is told to finish. Then its rows are compared, and whatever is left in shared memory, or still runs,
-is a failure.
+Independent of `headgate bench kill`: other queries, other input, other faults. Each job runs in its own
+process. A supervisor injects faults into the job's processes, starts the job again from its checkpoint
+when it has died, and adds files to its input all the time. After all planned faults, the job is told to
+finish. Then its rows are compared. Files left in shared memory, and processes that still run, are
+failures.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from headgate_lab.bench.common import (
 from headgate_lab.bench.storm_faults import Fault
 
 _GONE_S = 60.0
-"""What belongs to a job that has ended may take so long to end. Chosen, not tuned."""
+"""Time in which the processes of an ended job must end, in seconds. Chosen, not tuned."""
 
 _TIGHT_S = 0.0005
-"""How often a step's files are looked for, for a kill between two of them."""
+"""Interval between looks for a step's files, in seconds, for a kill between two of them."""
 
 _CALM_S = 5.0
-"""A job that has committed nothing for so long has used up its input, or is very slow."""
+"""A job without a commit for this many seconds has used up its input, or is very slow."""
 
 _AHEAD = 10
-"""Steps' worth of files that may wait. Chosen, not tuned."""
+"""The waiting files suffice for at most this many steps. Chosen, not tuned."""
 
 LAST = "crash-in-last"
-"""The one fault that is not drawn: every job has it, at its end."""
+"""The only fault that is not random: every job has it at the end."""
 
 _GIVE_UP = 6
-"""Lives in a row that end of themselves without a step: the job cannot run."""
+"""The run fails after this many consecutive lives that ended by themselves without a step."""
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""For JVMs that live for seconds: they spend no time on code they will not run for long."""
+"""Options for JVMs that live for seconds, for which optimised compilation does not pay."""
 
 
 @dataclass(frozen=True)
@@ -72,49 +72,49 @@ class StormParameters:
     """Holds the parameters of `run`."""
 
     count: int = 30
-    """Faults per job; >= 1. A run with a fault that never fired has failed."""
+    """Faults per job; >= 1. A run with a fault that was not carried out has failed."""
 
     seed: int = 0
-    """Chooses faults, moments, processes, changes of slots and the input; >= 0."""
+    """Seed of faults, moments, processes, changes of slots and the input; >= 0."""
 
     only: str = ",".join(jobs.JOBS)
-    """Which jobs, one after the other."""
+    """Jobs that run, one after another, separated by commas."""
 
     kinds: str = ",".join(faults.KINDS)
-    """Which kinds of faults."""
+    """Kinds of faults, separated by commas."""
 
     rows: int = 200
     """Records per file; >= 10."""
 
     file_s: float = 0.5
-    """A file is dropped into each input so often, as long as the job keeps up; > 0."""
+    """Time between two files of an input, in seconds, as long as the job keeps up; > 0."""
 
     files: int = 4
-    """Files per batch at the most; >= 1."""
+    """Most files per batch; >= 1."""
 
     moment_s_max: float = 3.0
-    """A fault comes up to this long after the job was seen to progress; >= 0."""
+    """Longest time from the job's progress to a fault, in seconds; >= 0."""
 
     start_s_max: float = 15.0
     """A kill at the start comes 0.5 s to this long after the process began, or with its first step."""
 
     pause_s: float = 20.0
-    """How long a process stands still; > 0."""
+    """Time for which a process is suspended, in seconds; > 0."""
 
     scale_s: float = 3.0
-    """Slots change up to this long after they last did; >= 0.5."""
+    """Longest time between two changes of slots, in seconds; >= 0.5."""
 
     slots_max: int = 5
     """Most slots; >= 1."""
 
     patience_s: float = 300.0
-    """A job that makes no progress for so long hangs; > 0."""
+    """A job without progress for this many seconds counts as hanging; > 0."""
 
     watch_jvm: bool = False
-    """Whether a life ends itself when its JVM dies, in place of headgate."""
+    """Whether the job's process itself exits when its JVM dies, without waiting for headgate to do so."""
 
     keep: str = ""
-    """Directory to leave everything in; default: a temporary one, kept where something failed."""
+    """Directory in which all files remain; default: a temporary one, which remains after a failure."""
 
     def __post_init__(self) -> None:
         least = {"count": 1, "seed": 0, "rows": 10, "files": 1, "slots_max": 1, "scale_s": 0.5}
@@ -129,7 +129,7 @@ class StormParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Let a storm over each job, and compare what they put out.
+    """Inject faults into each job, and compare its output.
 
     Parameters
     ----------
@@ -140,11 +140,11 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``jobs``: by name, ``faults`` (by kind), ``rows_compared``, ``missing``, ``extra``, ``lives``,
-        ``ended_alone`` (lives that ended of themselves, with their last words), ``recovery_s`` (from a
-        fault to the first step that was committed after it; quartiles by kind), ``steps``, ``changes``,
+        ``ended_alone`` (last lines of lives that ended by themselves), ``recovery_s`` (from a fault to
+        the commit of a step that began after it; quartiles by kind), ``steps``, ``changes``,
         ``retries``, ``late``, ``left`` (run directories in shared memory), ``orphans``, ``failed``,
-        ``duration_s``. Besides: ``verified``, ``failed``, ``kept`` (where everything lies, if anything
-        failed), ``parameters``, ``machine``.
+        ``duration_s``. Also ``verified``, ``failed``, ``kept`` (directory of all files, if they
+        remain), ``parameters``, ``machine``.
     """
     chosen = parameters(StormParameters, given)
     folder = Path(chosen.keep or tempfile.mkdtemp(prefix="headgate-storm-"))
@@ -164,10 +164,10 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Input:
-    """Drops files into a job's inputs, on a schedule, until it is told to end.
+    """Adds files to a job's inputs, on a schedule, until it is told to end.
 
-    `step` tells how far the job is: it is never given more than it can take in a few steps, or a slow
-    machine would leave it hours of work at the end.
+    `step` returns the job's newest step. The waiting files suffice for few steps only, since a slow
+    machine would otherwise need hours at the end.
     """
 
     def __init__(
@@ -198,25 +198,25 @@ class _Input:
             self.files += 1
 
     def end(self) -> None:
-        """Drop no more."""
+        """Stop adding files."""
         self._ended.set()
         self._thread.join()
 
     def flush(self) -> None:
-        """Drop what closes everything before it."""
+        """Add a record that closes all windows before it."""
         for side in self._sides:
             self._drop(side, self.files, jobs.flush())
 
     def _drop(self, side: str, number: int, table: Any) -> None:
         hidden = self._work / f".{side}-{number}"
         pq.write_table(table, hidden)
-        # Spark reads files by age, to the millisecond
+        # Spark reads files by modification time
         os.utime(hidden, (jobs.BEGIN_S + number,) * 2)
         hidden.rename(self._work / side / f"{number:06d}.parquet")
 
 
 class _Storm:
-    """The lives of one job."""
+    """Runs one job, life after life, and injects its faults."""
 
     def __init__(self, chosen: StormParameters, name: str, work: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
@@ -281,13 +281,13 @@ class _Storm:
     # -- faults -----------------------------------------------------------------------------------
 
     def _strike(self, number: int, fault: Fault) -> None:
-        """Do one thing to the job, and wait until it goes on, or is dead."""
+        """Inject a fault, and wait until the job has made progress again."""
         if fault.kind == faults.START:
             whom = self._kill_at_start(fault)
         else:
             self._running()
             time.sleep(fault.after_s)
-            self._running()  # it may have ended of itself
+            self._running()  # the job may have ended by itself
             whom = self._hurt(fault)
         struck = time.monotonic()
         self._fired[fault.kind] += 1
@@ -301,9 +301,9 @@ class _Storm:
         self._recovery_s.setdefault(fault.kind, []).append(round(time.monotonic() - struck, 2))
 
     def _strike_last(self, dropped: _Input) -> None:
-        """Have the driver die in the commit of the last batch with rows, after which none comes.
+        """Make the driver exit in the commit of the last batch with rows.
 
-        What is due by these rows must come out all the same.
+        No further batch with rows follows, and the output of these rows must not be lost.
         """
         (self._work / jobs.CALM).touch()  # a change of slots is a step, too
         self._await_calm()
@@ -314,7 +314,7 @@ class _Storm:
         progress(f"{self._name}: {LAST}, step {self._step()}")
 
     def _await_calm(self) -> None:
-        """Return once a running job has had nothing to do for a while."""
+        """Wait until the running job has had no work for a while."""
         step, since = self._step(), time.monotonic()
         while time.monotonic() < since + _CALM_S:
             if self._ended():
@@ -376,7 +376,7 @@ class _Storm:
         self._kill(fault.whom)
 
     def _kill_at_start(self, fault: Fault) -> str:
-        """Kill a life before its first batch."""
+        """Start a life, and kill it before or with its first batch."""
         if self._process is not None:
             self._stop()
         before = self._step()
@@ -443,7 +443,7 @@ class _Storm:
         return self._work / f"said-{self._life}.txt"
 
     def _running(self) -> None:
-        """Return once the job has committed a step that began after this call, started if need be."""
+        """Wait until the job has committed a step that began after this call; start the job if needed."""
         if self._process is None:
             self._start()
         wanted = self._step() + 2
@@ -459,7 +459,7 @@ class _Storm:
         self._barren = 0
 
     def _bury(self) -> None:
-        """Take note of a life that ended of itself."""
+        """Record a life that ended by itself."""
         assert self._process is not None
         self._barren += 1
         last = self._last_words()
@@ -475,7 +475,7 @@ class _Storm:
         return " | ".join((telling or lines)[-3:])[:600]
 
     def _await_end(self, why: str) -> None:
-        """Wait until the life has ended, as it must; forget it."""
+        """Wait until the life has ended, as it must."""
         assert self._process is not None
         try:
             self._process.wait(self._chosen.patience_s)
@@ -484,7 +484,7 @@ class _Storm:
         self._process = None
 
     def _stop(self) -> None:
-        """Have the life stop its query and end."""
+        """Tell the life to stop its query and end."""
         self._running()
         self._say("stop")
         process = self._process
@@ -495,7 +495,7 @@ class _Storm:
             )
 
     def _finish(self) -> None:
-        """Have the job process all there is, whatever number of lives that takes."""
+        """Let the job serve all its input, in as many lives as needed."""
         (self._work / jobs.FINISH).touch()
         done = self._work / jobs.FINISHED
         while not done.exists():
@@ -527,7 +527,7 @@ class _Storm:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _hangs(self, what: str) -> None:
-        """Keep where everything stands, and give the job up."""
+        """Write the stacks of all processes, and give up the job."""
         folder = self._work / f"stacks-{self._life}"
         for again in range(2):
             faults.take_stacks(self._processes(), self._pid, folder / str(again))
@@ -544,7 +544,7 @@ class _Storm:
     # -- the end ----------------------------------------------------------------------------------
 
     def _orphans(self) -> list[str]:
-        """Return what still runs a good while after the last life has ended."""
+        """Return the processes that still run `_GONE_S` after the last life has ended."""
         faults.wait_until(lambda: not self._processes(), _GONE_S, 0.2)
         return [_described(one) for one in self._processes()]
 
@@ -574,7 +574,7 @@ class _Storm:
 
 
 def _newest(folder: Path) -> int:
-    """Return the greatest number that a file of a log has for a name, -1 for none."""
+    """Return the largest number that is a file name in a log's folder, -1 for none."""
     try:
         names = os.listdir(folder)
     except OSError:

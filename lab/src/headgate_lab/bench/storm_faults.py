@@ -1,4 +1,4 @@
-"""Defines the faults of `headgate bench storm`: which processes there are, and how each is hurt."""
+"""Defines the faults of `headgate bench storm`, and finds the processes that they hit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from headgate.spark.job.faults import POINTS
 
 MARK = "HEADGATE_STORM"
-"""Variable by which all processes of a storm are known, whoever their parent is by now."""
+"""Environment variable that marks all processes of a storm, also after their parent has died."""
 
 DRIVER, JVM, GROUP, WORKER, DAEMON = "driver", "jvm", "group", "worker", "daemon"
 KILLS = tuple(f"kill-{whom}" for whom in (DRIVER, JVM, GROUP, WORKER, DAEMON))
 PAUSES = tuple(f"pause-{whom}" for whom in (DRIVER, JVM, WORKER, DAEMON))
 COMMITS = ("commit-intent", "commit-manifest", "commit-sink", "commit-spark")
-"""The driver dies as soon as one of a step's files is seen: its intent, its manifest, the sink's log, and
+"""The driver is killed when one of a step's files appears: its intent, its manifest, the sink's log, or
 Spark's commit."""
 
 CRASHES = tuple(f"crash-{point}" for point in POINTS)
-"""The driver dies at the very point, which it has been told."""
+"""The driver exits at a point of its code that it has been told."""
 
 START = "start"
 KINDS = (*KILLS, *PAUSES, *COMMITS, *CRASHES, START)
@@ -36,16 +36,16 @@ _DAEMONS = (b"headgate.spark.worker.daemon", b"pyspark.daemon")
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is done to the job.
+    """Describes one fault.
 
     Attributes
     ----------
     kind : str
         One of `KINDS`.
     after_s : float
-        Time after the job was seen to progress; of a kill at the start, after the process began.
+        Time from the job's progress to the fault; for kind ``start``, from the start of the process.
     draw : float
-        In [0, 1): which of several processes, and whether the JVM dies with a driver.
+        Random number in [0, 1): selects one of several processes, and whether the JVM dies with a driver.
     """
 
     kind: str
@@ -54,21 +54,21 @@ class Fault:
 
     @property
     def whom(self) -> str:
-        """Return the process that is hurt."""
+        """Return the kind of process that the fault hits."""
         if self.kind in KILLS or self.kind in PAUSES:
             return self.kind.partition("-")[2]
         return GROUP if self.draw < 0.5 else DRIVER  # noqa: PLR2004 - half and half
 
     @property
     def ends_life(self) -> bool:
-        """Return whether the driver does not survive it."""
+        """Return whether the fault ends the driver."""
         return self.kind not in (*PAUSES, "kill-worker", "kill-daemon")
 
 
 def planned(
     count: int, seed: str, kinds: tuple[str, ...], moment_s: float, start_s: float
 ) -> list[Fault]:
-    """Return `count` faults in an order of their own: each kind as often as any other, or once more."""
+    """Return `count` faults in random order, in which two kinds differ by at most one in their number."""
     draw = random.Random(seed)
     order: list[str] = []
     while len(order) < count:
@@ -87,16 +87,16 @@ def planned(
 
 @dataclass(frozen=True)
 class Process:
-    """A process as it was seen; its start tells it from a later one of the same number.
+    """Holds facts on a process; `began` tells it from a later process with the same pid.
 
     Attributes
     ----------
     began : int
-        In clock ticks since the machine's start.
+        Start of the process, in clock ticks since the machine's start.
     state : str
         A letter, as in ``/proc``.
     what : bytes
-        Its command line.
+        Command line.
     """
 
     pid: int
@@ -107,12 +107,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Return whether it runs, or could."""
+        """Return whether the process exists and is no zombie."""
         now = _seen(self.pid)
         return now is not None and now.began == self.began and now.state not in "ZX"
 
     def send(self, number: int) -> bool:
-        """Send a signal; False if it has ended."""
+        """Send a signal; return False if the process has ended."""
         if not self.alive:
             return False
         try:
@@ -128,13 +128,13 @@ def _seen(pid: int) -> Process | None:
         what = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return None
-    # the name stands in brackets, and may hold anything
+    # the name is in parentheses, and may contain blanks and parentheses itself
     fields = text[text.rindex(")") + 2 :].split()
     return Process(pid, int(fields[1]), int(fields[19]), fields[0], what)
 
 
 def marked(mark: str) -> list[Process]:
-    """Return the processes of a storm that live, oldest first."""
+    """Return the living processes of a storm, oldest first."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -148,7 +148,7 @@ def marked(mark: str) -> list[Process]:
 
 
 def of_kind(processes: list[Process], whom: str, driver: int) -> list[Process]:
-    """Return those of a life's processes that play a part: driver, jvm, worker or daemon."""
+    """Return the processes of one kind: driver, jvm, worker or daemon."""
     if whom == DRIVER:
         return [one for one in processes if one.pid == driver]
     jvms = {one.pid for one in processes if one.what.split(b"\0")[0].endswith(b"java")}
@@ -162,7 +162,7 @@ def of_kind(processes: list[Process], whom: str, driver: int) -> list[Process]:
 
 
 def wait_until(true: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:
-    """Return whether something became true in time."""
+    """Wait until `true` returns True; return whether it did in time."""
     deadline = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > deadline:
@@ -172,7 +172,7 @@ def wait_until(true: Callable[[], bool], timeout_s: float, poll_s: float = 0.02)
 
 
 def take_stacks(processes: list[Process], driver: int, folder: Path) -> None:
-    """Write down where all processes stand; the driver's own stacks go to what it says."""
+    """Write the states and stacks of all processes to `folder`; the driver's stacks go to its output."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ProcessLookupError):
         os.kill(driver, signal.SIGUSR1)
@@ -196,4 +196,4 @@ def take_stacks(processes: list[Process], driver: int, folder: Path) -> None:
                         check=False,
                     )
         else:
-            one.send(signal.SIGQUIT)  # the JVM prints its threads to what it says
+            one.send(signal.SIGQUIT)  # the JVM prints its threads to its output

@@ -1,8 +1,8 @@
-"""The jobs of `headgate bench storm`: plain PySpark queries, their input, and a life of one of them.
+"""Defines the jobs of `headgate bench storm`: plain PySpark queries, their input, and their process.
 
-A query function gets a reader of its input, streaming or batch, and nothing of headgate; its batch
-answer is the oracle. A life is a small process that runs the query from its checkpoint until it is
-told to finish, or dies.
+A query function gets a reader of its input, streaming or batch, and nothing of headgate; its batch answer
+is the oracle. A *life* is a process that runs the query from its checkpoint until it is told to finish,
+or dies.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
 
 Read = Callable[[str], DataFrame]
-"""From the name of an input to its rows."""
+"""Returns the rows of an input by name."""
 
 SCHEMA = "t timestamp, user string, item string, value bigint"
 
 FILE_S = 2
-"""Event time that a file covers, seconds."""
+"""Event time between the begins of two files, in seconds."""
 
 SPREAD_S = 4
-"""A file's records lie up to this far after its begin, so files overlap."""
+"""Longest time from a file's begin to its records, in seconds; more than `FILE_S`, so files overlap."""
 
 WATERMARK = "5 seconds"
-"""Above `SPREAD_S`, so that nothing is late whatever a batch holds."""
+"""More than `SPREAD_S`, so that no record is late, however batches divide the files."""
 
 BEGIN_S = 1_700_000_000
 FLUSH_S = 1_900_000_000
-"""Event time of the records that close everything before them; they are not compared."""
+"""Event time of the records that close all windows before them; they are not compared."""
 
 USERS, ITEMS = 60, 12
 _NAMES = ["anna", "Björn", "çelik", "", "东", "long-" + "x" * 40]
 LEFT, RIGHT = "left", "right"
 
 STARTED, CALM, FINISH, FINISHED = "started", "calm", "finish", "finished"
-"""Files that a life and its supervisor tell each other by."""
+"""Names of files by which a life and its supervisor signal to each other."""
 
 NO_JVM = 70
-"""Exit code of a life that saw its JVM die; what `watch_jvm` adds."""
+"""Exit code of a life whose JVM died, with `watch_jvm`."""
 
 _POLL_S = 0.05
 
 
 def rows(seed: int, side: str, number: int, count: int) -> pa.Table:
-    """Return what one file of an input holds.
+    """Return the rows of one file of an input.
 
-    Every tenth record or so stands there twice, and some of the first come again in the next file.
+    The first tenth of the records comes twice, and some records come again in the next file.
     """
     draw = np.random.default_rng([seed, side == RIGHT, number])
     table = _drawn(draw, number, count)
     parts = [table, table.slice(0, count // 10)]
     if number:
         before = np.random.default_rng([seed, side == RIGHT, number - 1])
-        # they lie in the present file's time, so they are not late
+        # records from the present file's begin on, so that they are not late
         repeated = _drawn(before, number - 1, count)
         inside = pa.compute.greater_equal(repeated["t"], table["t"][0])
         parts.append(repeated.filter(inside).slice(0, count // 10))
@@ -100,7 +100,7 @@ def _drawn(draw: np.random.Generator, number: int, count: int) -> pa.Table:
 
 
 def flush() -> pa.Table:
-    """Return a record far behind all others, for the end."""
+    """Return a record with an event time far after all others, which closes all windows."""
     return pa.table(
         {
             "t": pa.array([FLUSH_S * 1_000_000], pa.timestamp("us", tz="UTC")),
@@ -115,7 +115,7 @@ def flush() -> pa.Table:
 
 
 def aggregates(read: Read) -> DataFrame:
-    """Return per window and item how the users' totals are spread: an aggregate over an aggregate."""
+    """Return statistics of the users' totals, per window and item: an aggregate over an aggregate."""
     per_user = (
         read(LEFT)
         .withWatermark("t", WATERMARK)
@@ -131,7 +131,7 @@ def aggregates(read: Read) -> DataFrame:
 
 
 def join(read: Read) -> DataFrame:
-    """Return the left records with those right ones that follow within 3 s, or with nulls."""
+    """Return each left record with the right ones that follow within 3 s, or with nulls."""
     left = read(LEFT).withWatermark("t", WATERMARK)
     right = read(RIGHT).withWatermark("t", WATERMARK)
     right = right.select(
@@ -145,20 +145,20 @@ def join(read: Read) -> DataFrame:
 
 
 def processor(read: Read) -> DataFrame:
-    """Return per user, 5 s and item the total, by a processor with a map and timers."""
+    """Return totals per user, interval of 5 s and item, by a processor with a map and timers."""
     seen = read(LEFT).withWatermark("t", WATERMARK)
     return seen.groupBy("user").transformWithState(Totals(), TOTALS, "append", "EventTime")
 
 
 def processor_answer(read: Read) -> DataFrame:
-    """Return the same in plain SQL."""
+    """Return the answer of `processor` and `group_state`, as a plain aggregate."""
     ended = (F.floor(F.unix_micros("t") / BUCKET_US) + 1) * BUCKET_US
     by = read(LEFT).groupBy("user", ended.cast("bigint").alias("end_us"), "item")
     return by.agg(F.sum("value").alias("total"), F.count("*").alias("n"))
 
 
 def duplicates(read: Read) -> DataFrame:
-    """Return each record once, also where it came twice."""
+    """Return each distinct record once."""
     return read(LEFT).withWatermark("t", WATERMARK).dropDuplicates(["user", "item", "t", "value"])
 
 
@@ -167,10 +167,10 @@ BUCKET_US = 5_000_000
 
 
 class Totals(StatefulProcessor):
-    """Adds up values per 5 s and item, and puts them out when the 5 s are over."""
+    """Sums values per interval of 5 s and item, and emits the sums at the end of the interval."""
 
     def init(self, handle: Any) -> None:
-        """Name the state: a map of open totals, and how many timers have fired."""
+        """Declare the state: a map of open totals, and the number of timers that have fired."""
         self._handle = handle
         self._open = handle.getMapState(
             "open", "end_us bigint, item string", "total bigint, n bigint"
@@ -178,7 +178,7 @@ class Totals(StatefulProcessor):
         self._fired = handle.getValueState("fired", "times bigint")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Add up."""
+        """Add the rows to the totals."""
         for row in rows:
             micros = round(row.t.timestamp() * 1e6)
             end_us = (micros // BUCKET_US + 1) * BUCKET_US
@@ -191,7 +191,7 @@ class Totals(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
-        """Put out what has ended, and forget it."""
+        """Emit and remove the totals of the ended interval."""
         end_us = expiredTimerInfo.getExpiryTimeInMs() * 1000
         ended = [(k, v) for k, v in self._open.iterator() if k[0] == end_us]
         times = self._fired.get()[0] if self._fired.exists() else 0
@@ -201,11 +201,11 @@ class Totals(StatefulProcessor):
             yield Row(user=key[0], end_us=end_us, item=item, total=total, n=n)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; no resources are held."""
 
 
 def group_state(read: Read) -> DataFrame:
-    """Return the same as `processor`, by ``applyInPandasWithState`` and its timeouts."""
+    """Return the totals of `processor`, by ``applyInPandasWithState`` and its timeouts."""
     seen = read(LEFT).withWatermark("t", WATERMARK)
     return seen.groupBy("user").applyInPandasWithState(
         open_totals, TOTALS, "open string", "append", GroupStateTimeout.EventTimeTimeout
@@ -213,7 +213,7 @@ def group_state(read: Read) -> DataFrame:
 
 
 def open_totals(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
-    """Add up values per 5 s and item in frames of pandas, and give them when the 5 s are over."""
+    """Sum values per interval of 5 s and item in pandas frames; yield the sums of ended intervals."""
     totals: dict[tuple[int, str], list[int]] = {}
     if state.exists:
         totals = {(end, item): sums for end, item, sums in json.loads(state.get[0])}
@@ -224,7 +224,7 @@ def open_totals(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) 
                 sums = totals.setdefault((end_us, item), [0, 0])
                 sums[0] += int(value)
                 sums[1] += 1
-    # it may have passed several ends at once
+    # the watermark may have passed several ends at once
     over = [entry for entry in totals if entry[0] // 1000 <= state.getCurrentWatermarkMs()]
     given = [(*key, *entry, *totals.pop(entry)) for entry in over]
     if totals:
@@ -240,16 +240,16 @@ def open_totals(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) 
 
 @dataclass(frozen=True)
 class Job:
-    """A query under the storm.
+    """Describes a query under the storm.
 
     Attributes
     ----------
     build : callable
-        The query, from a reader.
+        Makes the query from a reader.
     kept : str
-        Condition for a row that is compared: one that no flushing record has a part in.
+        Condition for rows that are compared: rows without a part of the flushing records.
     answer : callable or None
-        The expected rows where the query's own batch answer is not to be had.
+        Returns the expected rows if the query cannot run as a batch.
     """
 
     build: Callable[[Read], DataFrame]
@@ -279,7 +279,7 @@ def _session(work: Path, name: str) -> Any:
 
 
 def live(request: Mapping[str, Any]) -> None:
-    """Run the job until it is told to finish; a life ends in many ways before that."""
+    """Run the job until it is told to finish, or to stop, or is killed."""
     work, job = Path(request["work"]), JOBS[request["job"]]
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     spark = _session(work, f"storm-{request['job']}")
@@ -324,13 +324,13 @@ def live(request: Mapping[str, Any]) -> None:
 
 
 def _die_with(jvm: Any) -> None:
-    """End this process when its JVM has ended before it."""
+    """End this process when its JVM ends."""
     jvm.wait()
     os._exit(NO_JVM)
 
 
 def _obey(stop: threading.Event) -> None:
-    """Do what the supervisor says on stdin; its end, too, is an order to end."""
+    """Carry out the supervisor's commands from stdin; at the end of stdin, kill the process group."""
     for line in sys.stdin:
         what, _, rest = line.strip().partition(" ")
         if what == "crash":

@@ -1,4 +1,4 @@
-"""Numbers counted in windows: what must be in a table follows from how far a job has read."""
+"""Counts numbers in windows, and checks a table against the windows due after the numbers read so far."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pyspark.sql import functions as F
 
 _START_MS = 1_700_000_000_000
 _ADVANCE_MS = 1_000
-"""Event time from one batch of the source to the next; all rows of a batch have the same."""
+"""Event time from one batch of the source to the next, in ms; the rows of a batch have the same time."""
 
 _WINDOW_S, _SLIDE_S, _DELAY_S = 2, 1, 1
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The input: 0, 1, 2 and so on.
+    """Describes the input, the numbers 0, 1, 2 and so on, and the query.
 
     Attributes
     ----------
     rows : int
-        Per batch.
+        Numbers per batch.
     keys : int
-        That they are counted by.
+        Distinct keys.
     """
 
     rows: int
     keys: int
 
     def windows(self, spark: SparkSession) -> DataFrame:
-        """Return, as a stream, how many numbers each key has in windows of 2 s, and their sum."""
+        """Return, as a stream, the count and sum of each key's numbers in windows of 2 s, every 1 s."""
         reader = spark.readStream.format("rate-micro-batch")
         numbers = reader.options(
             rowsPerBatch=self.rows,
@@ -49,19 +49,20 @@ class Numbers:
         return counts.selectExpr("window.start", "window.end", "auction", "bids", "total")
 
     def compared(self, spark: SparkSession, read: int, table: DataFrame) -> dict[str, int]:
-        """Return what a table has of a job that has read so many numbers.
+        """Compare a table with the answer after the first `read` numbers.
 
         Returns
         -------
         dict
-            ``windows`` that must be there, ``lost`` ones of them, ``doubled`` ones, ``wrong`` ones.
+            Numbers of (window, key) rows: ``windows`` that must be in the table, ``lost`` ones that are
+            not, ``doubled`` ones, and ones with ``wrong`` values.
         """
         ms = f"{_START_MS} + id div {self.rows} * {_ADVANCE_MS}"
         numbers = spark.range(read).selectExpr(
             "id as value", f"timestamp_millis({ms}) as timestamp"
         )
         newest_s = (_START_MS + (read // self.rows - 1) * _ADVANCE_MS) // 1000
-        # what the watermark of the last batch but one has closed, whoever counts
+        # windows that the watermark of the last batch but one has closed
         bound_s = newest_s - _DELAY_S - _ADVANCE_MS // 1000
         answer = self._counted(numbers).withColumn("closed", F.unix_seconds("end") <= bound_s)
         found = table.groupBy("start", "auction").agg(

@@ -1,10 +1,10 @@
-"""Jobs into tables, all in one driver that is killed again and again; headgate's beside plain Spark's.
+"""Kills a driver with several jobs into tables again and again, headgate's and plain Spark's.
 
-Each job counts the same numbers in windows and has a checkpoint and a table of its own. headgate's jobs
-change their slots all the time. In each life all Python workers die once, and then the driver: exactly
-between two parts of a step, at a random moment, or while it starts. In the end each table must have the
-windows that are closed, each once: the numbers are made by their place in the input, so the answer is
-computed from how far a job has read.
+Each job counts the same numbers in windows, and has its own checkpoint and table. headgate's jobs change
+their slots all the time. In each life of the driver all Python workers are killed once, and then the
+driver: at a point between two parts of a step, at a random moment, or while it starts. At the end each
+table must have each closed window once. The answer is computed from the number of input rows that a job
+has read, since a number is its position in the input.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from headgate_lab.testing import connectors
 
 _POLL_S = 0.05
 _END_S = 400.0
-"""What the last life and the comparison may take. Chosen, not tuned."""
+"""Time limit of the last life and the comparison, in seconds. Chosen, not tuned."""
 
 _GIVE_UP = 3
-"""Lives in a row that end of themselves before the run has failed."""
+"""The run fails after this many consecutive lives that ended by themselves."""
 
 _SLOTS_MAX = 5
 _SCALE_EVERY_S = 0.7
@@ -88,10 +88,10 @@ class TableKillParameters:
     """Kills of the driver; >= 1."""
 
     workers: bool = True
-    """Whether all Python workers are killed once before, in each life that gets so far."""
+    """Whether all Python workers are killed once in each life in which half of the jobs make progress."""
 
     seed: int = 0
-    """Chooses when each life ends; >= 0."""
+    """Seed of the end of each life; >= 0."""
 
     jobs: tuple[str, ...] = TABLES
     """Sinks of headgate's jobs, and ``spark-...`` for plain Spark's."""
@@ -100,16 +100,17 @@ class TableKillParameters:
     """Numbers per batch; > 0."""
 
     keys: int = 50
-    """Keys that they are counted by; > 0."""
+    """Distinct keys; > 0."""
 
     moment_s_max: float = 3.0
-    """A random kill comes up to this long after half of the jobs have gone on; >= 0."""
+    """Python workers are killed up to this long after half of the jobs have made progress, in seconds,
+    and the driver at random up to twice as long after that; >= 0."""
 
     life_s_max: float = 240.0
-    """A life in which nothing goes on for so long has failed; > 0."""
+    """Time limit of a life, in seconds; > 0."""
 
     limit_s: float = 3_600.0
-    """No kill is begun after so long; the result says how many there were; > 0."""
+    """Time after which no further kill begins, in seconds; > 0. The result has the number of kills."""
 
     def __post_init__(self) -> None:
         require(
@@ -124,7 +125,7 @@ class TableKillParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Kill the driver of all jobs `count` times, let them go on, and look what is in their tables.
+    """Kill the driver of all jobs `count` times, let the jobs go on, and check their tables.
 
     Parameters
     ----------
@@ -134,11 +135,12 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kills`` by kind; ``jobs``, each with ``kills`` (of its driver once it had begun), ``windows``
-        (rows that must be there), ``lost``, ``doubled`` (there more than once, or merged more than
-        once), ``wrong``, ``steps``, ``changes`` (of slots) and ``caught`` (kills by where they met this
-        job); ``ended`` (lives that ended of themselves, with the last line of each), ``start_s`` (median
-        from a start to the first steps of half of the jobs), ``duration_s``, ``parameters``, ``machine``.
+        ``kills`` by kind; ``jobs``, each with ``kills`` (of its driver, once the job had begun),
+        ``windows`` (rows that the table must have), ``lost``, ``doubled`` (rows that are there more than
+        once, or were merged more than once), ``wrong``, ``steps``, ``changes`` (of slots) and ``caught``
+        (kills by the state in which they hit this job); ``ended`` (last line of each life that ended by
+        itself), ``start_s`` (median from a start to the first steps of half of the jobs),
+        ``duration_s``, ``parameters``, ``machine``.
     """
     chosen = parameters(TableKillParameters, given)
     began = time.monotonic()
@@ -165,7 +167,7 @@ def _is_plain(job: str) -> bool:
 
 
 class _Run:
-    """The lives of the driver."""
+    """Starts and kills the driver, life after life."""
 
     def __init__(self, chosen: TableKillParameters, work: Path) -> None:
         self._chosen = chosen
@@ -217,7 +219,7 @@ class _Run:
         return [sys.executable, "-m", name, what, json.dumps(request)]
 
     def _live(self, number: int) -> str:
-        """Start a driver and kill it; return how."""
+        """Start a driver and kill it; return a description of the kill."""
         chance = self._random
         kind = STARTING if number % 10 == 7 else AT_RANDOM if number % 2 else "at a point"  # noqa: PLR2004
         if kind == "at a point" and not self._ours:
@@ -226,7 +228,7 @@ class _Run:
         env = spark_env()
         if kind == "at a point":
             point = _AT_POINTS[self._points % len(_AT_POINTS)]
-            # steps of jobs differ: whichever comes to this one first dies there
+            # jobs have different steps: the first job that reaches this step kills the driver
             step = self._steps()[chance.choice(self._ours)] + chance.randint(1, 2)
             self._points += 1
             kind = point
@@ -242,7 +244,7 @@ class _Run:
             if process.poll() is None:
                 end(process, whom)
             if whom == "driver":
-                time.sleep(chance.uniform(0.0, 1.0))  # its JVM lives on for a while
+                time.sleep(chance.uniform(0.0, 1.0))  # its JVM goes on for a while
         finally:
             end(process, "group")
         return f"{kind}, {whom}"
@@ -254,7 +256,7 @@ class _Run:
         before: dict[str, int],
         began: float,
     ) -> None:
-        """Wait until the driver is to be killed, or has died where it was told to."""
+        """Wait for the moment of the kill, or until the driver has died at its point."""
         until = began + self._chosen.life_s_max
         moment = self._random.uniform(0.0, self._chosen.moment_s_max)
         starting_s = self._random.uniform(2.0, 20.0)
@@ -287,11 +289,11 @@ class _Run:
         self._kills[WORKERS] += bool(found)
 
     def _steps(self) -> dict[str, int]:
-        """Return the newest step of each job that is done, -1 for none."""
+        """Return the newest committed step of each job, -1 for none."""
         return {job: _newest_step(self._work, job) for job in self._chosen.jobs}
 
     def _look(self) -> None:
-        """Count where the kill met each job that had begun."""
+        """Count the state in which the kill hit each job that had begun."""
         said = (self._work / "said").read_text(errors="replace")
         for job, counts in self._caught.items():
             if f"{_BEGUN}{job}\n" not in said:
@@ -315,7 +317,7 @@ def _committed(checkpoint: Path) -> int:
 
 
 def _met(work: Path, job: str) -> list[str]:
-    """Return where a kill has met a job."""
+    """Return the state in which a kill has hit a job."""
     has = _sink(job).newest(work)
     committed = _committed(work / job)
     if _is_plain(job):
@@ -338,7 +340,7 @@ def _met(work: Path, job: str) -> list[str]:
 
 
 def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
-    """Return what the sessions need, and what has them start quickly: jars in files, nothing compiled."""
+    """Return the sessions' settings; for a fast start jars come as files, and Spark compiles no code."""
     kinds = [kind for kind in ("delta", "iceberg") if any(kind in job for job in chosen.jobs)]
     kinds.append("postgres")
     made = connectors.settings(kinds, work / "warehouse")
@@ -374,7 +376,7 @@ def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
     """Run all jobs until killed."""
     queries: dict[str, Any] = {}
     threading.Thread(target=_change_slots, args=(queries,), daemon=True).start()
-    # none is always the last one to begin
+    # in random order, so that no job is always the last one to begin
     for job in random.sample(chosen.jobs, len(chosen.jobs)):
         sink = _sink(job)
         sink.prepare(spark)
@@ -391,7 +393,7 @@ def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
 
 
 def _change_slots(queries: Mapping[str, Any]) -> None:
-    """Give each query that has begun another number of slots, again and again."""
+    """Give each query of headgate a random number of slots, again and again."""
     chance = random.Random()
     while True:
         time.sleep(_SCALE_EVERY_S)
@@ -402,7 +404,7 @@ def _change_slots(queries: Mapping[str, Any]) -> None:
 
 
 def _finish(spark: SparkSession, chosen: TableKillParameters, work: Path) -> dict[str, Any]:
-    """Go on for a batch and end, and compare."""
+    """Serve the available batches, and compare the tables."""
     queries = []
     for job in chosen.jobs:
         sink = _sink(job)
@@ -417,7 +419,7 @@ def _finish(spark: SparkSession, chosen: TableKillParameters, work: Path) -> dic
 def _compared(
     spark: SparkSession, chosen: TableKillParameters, work: Path, job: str
 ) -> dict[str, int]:
-    """Return what a table has too little, too often and otherwise."""
+    """Return the numbers of lost, duplicate and wrong rows of a table."""
     sink = _sink(job)
     (offset, *_) = end_offsets(work / job, _committed(work / job))
     assert offset is not None

@@ -1,11 +1,11 @@
-"""Jobs with policies of their own under one control plane, beside what they are worth without it.
+"""Compares the utility of jobs that have own policies under one control plane with that under rivals.
 
-The jobs of a description, `examples/together.toml` by default, under one budget that is scarce at first
-and then enough:
+The jobs are those of a fleet file, `examples/together.toml` by default, under a budget that is scarce at
+first and then enough:
 
-- ``plane``: the fleet's policy grants slots, and each job's own policy spends them;
-- ``equal-shares`` and ``first-come``: the fleet sets the slots of every operator, as these rivals do, and
-  no job has a policy of its own;
+- ``plane``: the fleet's policy grants slots, and each job's own policy uses them;
+- ``equal-shares`` and ``first-come``: the fleet sets the slots of every operator, and no job has its own
+  policy;
 - ``alone``: each job has its own policy and a fair share of the budget, whatever the others need.
 """
 
@@ -43,13 +43,13 @@ class TogetherParameters:
     """Holds the parameters of `run`."""
 
     file: str = "examples/together.toml"
-    """The description; its first budget is the scarce one, and its last one is enough."""
+    """The fleet file; its first budget is scarce, and its last one is enough."""
 
     seconds: float = 70.0
-    """How long each of the two budgets lasts, in seconds; > 0."""
+    """Duration of each of the two budgets, in seconds; > 0."""
 
     systems: str = ",".join(SYSTEMS)
-    """Which of them, separated by commas."""
+    """Systems that run, separated by commas."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, f"seconds={self.seconds:g} of together must be above 0.")
@@ -59,12 +59,12 @@ class TogetherParameters:
 
 
 class FairShare:
-    """Every job may hold the same share of the budget, evenly over its operators, whatever it needs."""
+    """Grants every job the same share of the budget, evenly over its operators, whatever it needs."""
 
     name = "fair-share"
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return the shares that are not granted yet."""
+        """Return the changes to the shares."""
         share = view.slots_max // max(1, len(view.jobs))
         wanted = {
             name: {
@@ -82,7 +82,7 @@ def _evenly(names: Sequence[str], slots: int) -> dict[str, int]:
 
 
 class Unmoved:
-    """A policy over pools that decides nothing: the fleet says how many replicas there are."""
+    """Leaves the number of replicas to the fleet: a policy over pools that decides nothing."""
 
     name = "static"
 
@@ -102,9 +102,10 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows`` (by system: share of the maximum utility, in all, ``scarce`` and ``enough``; jobs that
-        met their SLO at the end), ``times`` (the plane's share over each other's, in all), ``runs`` (by
-        system, as ``headgate fleet run --json``), ``parameters``, ``machine``.
+        ``rows`` (per system: share of the maximum utility ``all`` the time, while ``scarce`` and while
+        ``enough``; number of jobs that met their SLO at the end), ``times`` (ratio of the plane's share
+        to each other one's, over all the time), ``runs`` (by system, as ``headgate fleet run --json``),
+        ``parameters``, ``machine``.
     """
     chosen = parameters(TogetherParameters, given)
     described = read_fleet(Path(chosen.file))
@@ -162,7 +163,7 @@ def _run(described: FleetFile, system: str, seconds: float) -> dict[str, Any]:
 
 
 def _wait(fleet: Fleet, seconds: float) -> float:
-    """Wait, and return the fleet's own time then."""
+    """Wait for `seconds`, and return the time of the fleet's latest round."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         time.sleep(_POLL_S)
@@ -179,7 +180,7 @@ def _policy(described: FleetFile, system: str, round_s: float) -> FleetPolicy:
 
 
 def _adapted(writer: Writer, system: str) -> Writer:
-    """Return a job's writer, without its own policy where the system has none."""
+    """Return a job's writer, without its own policy if the system is a rival of the plane."""
     if system in ("plane", "alone"):
         return writer
     given = writer.settings
@@ -189,9 +190,9 @@ def _adapted(writer: Writer, system: str) -> Writer:
 
 
 def shares(rounds: Sequence[FleetRound], enough_s: float) -> dict[str, float | None]:
-    """Return the mean share of the maximum utility: in all, until `enough_s`, and after it.
+    """Return the mean share of the maximum utility: over all rounds, until `enough_s`, and after it.
 
-    A job of which nothing is known in a round is worth nothing in it.
+    A job without statistics in a round has utility 0 in that round.
     """
 
     def mean(from_s: float, to_s: float) -> float | None:

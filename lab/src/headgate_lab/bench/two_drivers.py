@@ -1,9 +1,9 @@
-"""Two drivers on one checkpoint: the first is stopped in the middle, and wakes when the second is done.
+"""Tests two drivers on one checkpoint: the first is suspended, and wakes when the second has finished.
 
-The first is stopped with its JVM at a random moment, by SIGSTOP. Meanwhile a second driver, which knows
-nothing of it, goes on from the checkpoint and serves all there is. Then the first one wakes. It must end
-by itself, say whose checkpoint it is now, and change nothing: neither checkpoint nor output. On a
-directory the lock, which the first one still holds, is taken away, as a file server's lease would be.
+The first driver and its JVM are suspended at a random moment, by SIGSTOP. Meanwhile a second driver goes
+on from the checkpoint and serves all records. Then the first one wakes. It must end by itself, name the
+driver that has the checkpoint now, and change neither checkpoint nor output. On a directory, the lock
+that the first driver still holds is deleted, as if a file server's lease had expired.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from headgate_lab.testing.locations import located
 
 _POLL_S = 0.1
 _FIRST_STEPS = 3
-"""Steps of the first driver before it may be stopped."""
+"""The first driver is suspended after it has committed the step with this number."""
 
 _WAKE_S = 120.0
-"""What a driver that wakes may take to end."""
+"""Time in which a driver that wakes must end, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DriversParameters:
     """How long the first one sleeps at least, in seconds; >= 0. No clock decides anything."""
 
     location: str | None = None
-    """Where the checkpoints lie, as of ``bench kill``."""
+    """Location of the checkpoints, as in ``bench kill``."""
 
     def __post_init__(self) -> None:
         require(
@@ -63,14 +63,14 @@ class DriversParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Let a driver sleep while another does its work, `count` times, and compare the output each time.
+    """Suspend a driver while another one does its work, `count` times, and check the output each time.
 
     Returns
     -------
     dict
-        ``tries``, ``told`` (drivers that woke and named the other), ``verified`` (whether each output
-        was Spark's answer, and nobody changed anything after the second was done), ``rows_compared``,
-        ``failed`` (one sentence each), ``duration_s``, ``parameters``, ``machine``.
+        ``tries``, ``told`` (number of drivers that woke and named the other one), ``verified`` (whether
+        each output was Spark's answer, and the first driver changed nothing after it woke),
+        ``rows_compared``, ``failed`` (one sentence each), ``duration_s``, ``parameters``, ``machine``.
     """
     chosen = parameters(DriversParameters, given)
     began = time.monotonic()
@@ -101,7 +101,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Try:
-    """One pair of drivers."""
+    """Runs one pair of drivers."""
 
     def __init__(
         self, job: kill.KillParameters, work: Path, moment_s: float, paused_s: float
@@ -180,8 +180,8 @@ class _Try:
         return "\n".join([what, *said[-12:]])
 
     def _left(self) -> dict[str, Any]:
-        """Return what counts: manifests with their digests, and the files that the sink's log names."""
-        store = Checkpoint(self._store.location)  # without the memory of earlier looks
+        """Return the manifests' digests and the sink's log, which the first driver must not change."""
+        store = Checkpoint(self._store.location)  # a new one, without cached manifests
         log = self._work / TABLE / "_spark_metadata"
         return {
             "manifests": {step: store.read(step).digest for step in store.steps()},

@@ -1,7 +1,7 @@
-"""A keyed aggregate whose state has a wanted size: many sums per key, so that a GB is few keys.
+"""Defines a keyed aggregate with many sums per key, so that state of a given size has few keys.
 
-All engines hold the same entries; an entry's size is that of headgate's own layout, and what an engine
-needs on top of it (indexes, files, copies) is its own affair.
+All engines hold the same entries. The size of an entry is that in headgate's layout; further memory of
+an engine (indexes, files, copies) does not count.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from headgate_lab.bench.common import Answer
 I64 = npt.NDArray[np.int64]
 
 SUMS = 30
-"""Sums per key; an entry is about 0.3 kB. Chosen, so that 1 GB is 4 million keys and not 30."""
+"""Sums per key; an entry has about 0.3 kB. Chosen so that 1 GB has 4 million keys instead of 30."""
 
 FILL_ROWS = 250_000
-"""Rows of a file that fills state."""
+"""Rows per file that fills the state."""
 
 _SCHEMA = "k bigint, v bigint"
 
 
 @dataclass(frozen=True)
 class WideInput:
-    """Files that first fill state with `keys` entries, then touch some of them again and again.
+    """Writes files that first fill state with `keys` entries, then update some entries per file.
 
     Attributes
     ----------
     keys : int
-        0 to ``keys - 1``; each comes once while state is filled.
+        Keys are 0 to ``keys - 1``; the filling files have each key once.
     rows_per_batch : int
-        Rows of each later file; each is of another key, so that as many entries change.
+        Rows per later file; all of different keys, so that as many entries change.
     """
 
     keys: int
@@ -48,7 +48,7 @@ class WideInput:
     seed: int
 
     def fill(self, directory: Path) -> int:
-        """Write the files that fill state; return how many."""
+        """Write the files that fill the state, and return their number."""
         order = np.random.default_rng(self.seed).permutation(self.keys)
         parts = [order[at : at + FILL_ROWS] for at in range(0, self.keys, FILL_ROWS)]
         for index, keys in enumerate(parts):
@@ -58,7 +58,7 @@ class WideInput:
     def touched(self, index: int) -> I64:
         """Return the keys of a later file; shape [rows_per_batch], distinct."""
         random = np.random.default_rng([self.seed, index])
-        # distinct without permuting millions: a random start and a stride without common divisor
+        # A random start and a stride: distinct keys without a permutation of millions.
         start, stride = int(random.integers(self.keys)), 7_919
         keys = (start + stride * np.arange(self.rows_per_batch, dtype=np.int64)) % self.keys
         return np.unique(keys)
@@ -68,28 +68,28 @@ class WideInput:
         _write(directory, f"touch-{index:05d}", self.touched(index))
 
     def again(self, directory: Path, keys: I64) -> None:
-        """Write a last file with `keys`, so that an engine in update mode shows them all."""
+        """Write a last file with `keys`, so that an engine in update mode emits all of them."""
         _write(directory, "touch-again", keys)
 
     def answer(self, touches: int) -> Answer:
-        """Return exact count and first sum of the keys that the first `touches` later files have."""
+        """Return the exact count and first sum of all keys in the first `touches` later files."""
         if touches == 0:
             nothing = np.zeros(0, np.int64)
             return Answer(nothing, nothing, nothing)
         every = np.concatenate([self.touched(index) for index in range(touches)])
         keys, times = np.unique(every, return_counts=True)
-        counts = times + 1  # filling had each key once
+        counts = times + 1  # the filling files have each key once
         return Answer(keys, counts, counts * values_of(keys))
 
 
 def values_of(keys: I64) -> I64:
-    """Return the value that goes with each key."""
+    """Return the value of each key's rows."""
     return keys % 1_000
 
 
 def _write(directory: Path, name: str, keys: I64) -> None:
     table = pa.table({"k": keys, "v": values_of(keys)})
-    # a file must be whole when Spark lists it
+    # a file must be complete when Spark lists it
     hidden = directory / f".{name}"
     pa.parquet.write_table(table, hidden)
     hidden.rename(directory / f"{name}.parquet")

@@ -1,4 +1,4 @@
-"""The job of `wide` on one engine: state is brought to its size, then come batches that count."""
+"""Runs the job of `wide` on one engine: fills the state, then serves the timed batches."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headgate_lab.bench import wide
 from headgate_lab.bench.common import Answer, require
 
 KEPT_PROGRESS = 100_000
-"""Reports of batches that a session has to keep for `WideJob.serve`."""
+"""Number of progress reports that a session must keep for `WideJob.serve`."""
 
 
 @dataclass(frozen=True)
 class WideParameters:
-    """Holds the parameters that every benchmark of this job takes."""
+    """Holds the parameters that all benchmarks of this job have."""
 
     state: str = "100 MB"
-    """Size of the state: entries times their size in headgate's layout."""
+    """Size of the state: number of entries times their size in headgate's layout."""
 
     batches: int = 20
-    """Batches that count; >= 1."""
+    """Timed batches; >= 1."""
 
     dropped_batches: int = 10
-    """First batches after state has its size, which do not count; >= 0."""
+    """Untimed batches between the filling of the state and the timed batches; >= 0."""
 
     rows: int = 10_000
     """Rows per batch; >= 1."""
@@ -40,21 +40,16 @@ class WideParameters:
     """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
 
     engines: str = ""
-    """Who runs, separated by commas."""
+    """Names of the engines that run, separated by commas."""
 
     seed: int = 0
-    """Of the input; >= 0."""
+    """Seed of the input; >= 0."""
 
     timeout_s: float = 3_600.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Time limit; an engine's process that takes longer is stopped and counts as failed."""
 
     def check(self, name: str, engines: Sequence[str]) -> None:
-        """Refuse what is out of range.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise ConfigError if a parameter is out of range."""
         parse_bytes(self.state)
         sizes = (self.batches, self.rows, self.slots)
         require(min(sizes) >= 1, f"batches, rows and slots of {name} must be >= 1.")
@@ -71,9 +66,9 @@ class WideTimes:
     Attributes
     ----------
     fill_s : float
-        The sum of the batches that brought state to its size.
+        Sum of the times of the batches that filled the state.
     batch_ms : list of float
-        Of the batches that count.
+        Times of the timed batches.
     query : the query, ended
     """
 
@@ -83,16 +78,16 @@ class WideTimes:
 
 
 class WideJob:
-    """One engine's run of the job; its files are its own.
+    """Runs the job on one engine, with its own input files.
 
     Parameters
     ----------
     writer : callable
-        From the job's frame to the engine's writer, which knows its checkpoint.
+        Makes the engine's writer, with its checkpoint, from the job's frame.
     spark : SparkSession
-        Keeps `KEPT_PROGRESS` reports.
+        Must keep `KEPT_PROGRESS` progress reports.
     input : Path
-        A directory that is made if it is not there.
+        Directory of the input; made if missing.
     """
 
     def __init__(
@@ -107,17 +102,17 @@ class WideJob:
         return self._make(frame).outputMode("update").trigger(availableNow=True)
 
     def serve(self, data: wide.WideInput, dropped: int, batches: int) -> WideTimes:
-        """Fill state, serve the later batches, of which the first do not count.
+        """Fill the state, then serve `dropped` untimed and `batches` timed batches.
 
         Raises
         ------
         EngineError
-            Not as many batches came as there are files.
+            The number of batches is not that of the files.
         """
         fills = data.fill(self._input)
         for index in range(dropped + batches):
             data.touch(self._input, index)
-        # one after the other, whatever the clock of the disk says
+        # Spark reads by modification time: make the sequence independent of the disk's clock
         for number, path in enumerate(sorted(self._input.glob("*.parquet"))):
             os.utime(path, (1_000_000_000 + number,) * 2)
         query = self._writer().format("noop").start()
@@ -134,7 +129,7 @@ class WideJob:
         return WideTimes(round(sum(took_ms[:fills]) / 1e3, 2), timed, query)
 
     def again(self, data: wide.WideInput, index: int) -> float:
-        """Start the query once more for one more batch; return the seconds until that is done."""
+        """Start the query again for one more batch, and return the seconds until its end."""
         data.touch(self._input, index)
         began_s = time.monotonic()
         query = self._writer().format("noop").start()
@@ -142,7 +137,7 @@ class WideJob:
         return time.monotonic() - began_s
 
     def check(self, data: wide.WideInput, touches: int, engine: str) -> int:
-        """Compare all keys that were touched with the exact answer, in one last batch.
+        """Compare all keys of the first `touches` later files with the exact answer, in a last batch.
 
         Raises
         ------

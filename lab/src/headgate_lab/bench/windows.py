@@ -1,8 +1,8 @@
-"""Windows that overlap 60 times beside windows that do not: what each record costs.
+"""Compares the cost of a record in windows that overlap 60 times and in windows that do not.
 
-Count and sum per key and window of a minute, every minute (*tumbling*) or every second (*sliding*), on
-the same records, by headgate and by Spark's own operator, which copies a record into each of its
-windows. Windows come out once, when they are closed.
+The query computes count and sum per key and window of a minute, every minute (*tumbling*) or every second
+(*sliding*), on the same records, by headgate and by Spark's operator, which copies a record into each of
+its windows. A window is emitted once, when it is closed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from headgate_lab.bench.sides import (
 I64 = npt.NDArray[np.int64]
 
 OVERLAP = 60
-"""Windows that a record of the sliding case is in: 60 s by 1 s; design, figures to reach."""
+"""Windows per record in the sliding case: 60 s by 1 s; design, figures to reach."""
 
 TARGET = 1.3
-"""Rows/s of tumbling over those of sliding windows, at most; design, figures to reach."""
+"""Largest ratio of the rows/s of tumbling to sliding windows; design, figures to reach."""
 
 TUMBLING, SLIDING = "tumbling", "sliding"
 _ADVANCE_S = {TUMBLING: OVERLAP, SLIDING: 1}
@@ -46,10 +46,10 @@ _SCHEMA = "ts timestamp, k bigint, v bigint"
 
 @dataclass(frozen=True)
 class WindowsParameters(SidesParameters):
-    """Holds the parameters of `run`; with one batch left out, all windows are full when time counts."""
+    """Holds the parameters of `run`; the first batch fills all windows, so at least one is not timed."""
 
     rows_per_batch: int = 400_000
-    """Rows of one batch, which is one file; >= 1."""
+    """Rows per batch, which is one file; >= 1."""
 
     window_keys: int = 1_000
     """Distinct keys, drawn evenly; >= 1."""
@@ -61,7 +61,7 @@ class WindowsParameters(SidesParameters):
 
 @dataclass(frozen=True)
 class TimedInput:
-    """Rows in time order, from second 0 on; a file per batch, of which the first spans a window."""
+    """Writes rows in time order from second 0 on, a file per batch; the first file spans a window."""
 
     rows: int
     batches: int
@@ -93,7 +93,7 @@ class TimedInput:
     def answer(self, advance_s: int) -> dict[str, I64]:
         """Return count and sum of every key in every window that the last watermark closes.
 
-        A window is closed when its end is not after the latest event time.
+        A window is closed if its end is at or before the latest event time.
         """
         times, keys, values = (
             np.concatenate(column)
@@ -125,7 +125,7 @@ def query(spark: SparkSession, directory: Path, case: str) -> DataFrame:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Return rows/s of both kinds of windows by every engine, and the ratios.
+    """Return rows/s of every engine for both kinds of windows, and the ratios.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 def overlap(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return, per engine, how much slower sliding windows are; headgate's beside the target."""
+    """Return per engine the ratio of rows/s, tumbling to sliding windows; headgate's with the target."""
     found = []
     for engine in dict.fromkeys(entry["engine"] for entry in entries):
         pair = ratio(entries, (engine, TUMBLING), (engine, SLIDING))

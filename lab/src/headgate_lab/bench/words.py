@@ -1,6 +1,6 @@
-"""Words and pairs of words of tweets, counted: `explode` before `groupBy`, by headgate and by Spark.
+"""Counts words, and pairs of words, of tweets with headgate and Spark: `explode` before `groupBy`.
 
-`flink_words` has the same for Flink.
+`flink_words` runs the same on Flink.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headgate_lab.bench.sides import Case, Comparison, SidesParameters
 from headgate_lab.workloads.tweets import TWEETS, VOCABULARY, WORDS_MAX, keys, tweets
 
 DISTANCES: Mapping[str, int] = {"words": 0, "pairs-3": 3, "pairs-10": 10, "pairs-any": WORDS_MAX}
-"""Cases: the largest distance of the words of a pair; 0 counts words. STRETCH 8.1."""
+"""For each case, the largest distance of the words of a pair; 0: count words. STRETCH 8.1."""
 
 CHECK_ROWS, CHECK_BATCHES = 200, 2
-"""Tweets of a file, and files, of the input whose answer is checked."""
+"""Tweets per file, and number of files, of the input whose answer is checked."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def query(spark: SparkSession, directory: Path, case: str) -> DataFrame:
 def _keys(distance_max: int) -> Any:
     if distance_max == 0:
         return F.expr("transform(words, word -> CAST(word AS BIGINT))")
-    # slice counts from 1: the words behind the one at i begin at i + 2
+    # slice counts from 1: the words after word i begin at position i + 2
     others = f"slice(words, i + 2, {distance_max})"
     pairs = f"transform({others}, other -> word * {VOCABULARY}L + other)"
     return F.expr(f"flatten(transform(words, (word, i) -> {pairs}))")
@@ -81,17 +81,17 @@ def compare(
     Parameters
     ----------
     cases : tuple of str
-        Out of `DISTANCES`.
+        Keys of `DISTANCES`.
     directory : path
         For files and checkpoints.
     rows : int
-        Tweets of a batch.
+        Tweets per batch.
     timeout_s : float
-        Of each engine.
+        Time limit of each engine.
 
     Raises
     ------
-    WrongAnswer    An engine's answer is not the exact one.
+    WrongAnswer    An engine's answer is wrong.
     """
     asked = SidesParameters(batches=5, dropped_batches=2, slots=slots, timeout_s=timeout_s)
     check = write(directory / "check", CHECK_BATCHES, CHECK_ROWS)

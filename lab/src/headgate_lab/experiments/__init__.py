@@ -1,4 +1,4 @@
-"""The papers' figures and a user's own trace, replayed on the simulated engine.
+"""Reproduces the papers' figures, and replays a user's own trace, on the simulated engine.
 
 Belongs here: one module per figure, each with what the paper shows, its parameters, `run` and
 `draw`; running many simulations side by side; `simulate`. Does not belong here: how anything is

@@ -1,8 +1,8 @@
 """Compares policies with the best constant alone: the fewest slots that keep the SLO, known afterwards.
 
-On loads with heavy-tailed cost and on the real traces, in the continuous simulator or in micro-batches,
-which the oracle of `headgate_lab.experiments.loads` does not know. Micro-batches are those of a query
-with ``budget("auto")`` and as many cores as slots.
+The loads have heavy-tailed costs or are the real traces. They run in the continuous simulator or in
+micro-batches, which the oracle of `headgate_lab.experiments.loads` cannot handle. Micro-batches are
+those of a query with ``budget("auto")`` and as many cores as slots.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TRACES = 2 * COUNT
 
 _BOUNDS_S = (1.0, 2.0, 5.0, 10.0, 20.0)
 _SLOTS_MOST = 24
-"""A load has the least of these bounds, seconds, that so many slots keep. No constant has more."""
+"""Most slots of a constant. A load's bound is the least of `_BOUNDS_S` that this many slots keep."""
 
 _SUCCESS_LESS, _SLOTS_MORE = 0.001, 0.05
 _SUCCESS_FAR, _SLOTS_FAR = 0.005, 0.15
-"""A policy is worse if its success is less than the SLO wants by this much, or if it has this share more
-slots than the best constant; the second pair is *hardly worse* in docs/benchmarks.md. Fixed before any
-result was seen."""
+"""A policy is worse if its success falls short of the SLO by this much, or if it uses this share more
+slots than the best constant; the second pair is *hardly worse* in docs/benchmarks.md. Both were fixed
+before any result was seen."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def rows_of(work: Comparison) -> list[dict[str, Any]]:
 def halves_of(work: Comparison) -> list[dict[str, Any]]:
     """Return a row per policy on the second half of a load, and one of the first half's best constant.
 
-    That constant is what somebody could choose who knows only the past.
+    That is the constant that a user who knows only the past could choose.
     """
     named = work.named
     load, _ = bounded(named.load, batches=work.batches)
@@ -193,9 +193,9 @@ def half_of(result: RunResult, begin_s: float, end_s: float) -> dict[str, float]
 def verdict(
     row: dict[str, float], best: dict[str, float], success_less: float, slots_more: float
 ) -> bool:
-    """Return whether a policy is no worse than the best constant, but for a tolerance.
+    """Return whether a policy is no worse than the best constant, within a tolerance.
 
-    Where no constant keeps the SLO, the success of the best one is enough.
+    If no constant keeps the SLO, the success of the best one is enough.
     """
     return row["success"] >= min(SUCCESS, best["success"]) - success_less and row["slots"] <= best[
         "slots"

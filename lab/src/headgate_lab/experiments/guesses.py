@@ -1,9 +1,9 @@
 """Measures the effect of parameters that a paper omits and that were changed after a first look.
 
-The others marked [I] were chosen once. Those here had another value at first, which missed the paper's
-figure; `first` names it. Each row is the figure's headline with another value of one parameter: half,
-double, the first one. Where the headline changes, the figure says nothing about the paper's system
-beyond "there is a value with which it comes out like that". Nothing here is the paper's.
+All other parameters marked [I] were chosen once. These first had another value, `first`, which did not
+reproduce the paper's figure. Each row has the figure's main result with another value of one parameter:
+half, double, or the first one. If the result changes, the figure shows no more about the paper's system
+than that some value reproduces it. Nothing here is from a paper.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VALUES: Mapping[str, tuple[float, ...]] = {
     "henge-16, cpu_s": (0.018, 0.020, 0.036),
     "henge-table-4, write_s": (0.005, 0.010, 0.020, 0.040),
 }
-"""Twice 3.38 of four cores, or 36 of 40 ms, cannot be."""
+"""Doubling is impossible where it exceeds the limit: 3.38 of four cores, or 36 of 40 ms."""
 
 
 def run(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Policies on loads that nobody made for them, beside the oracle and the best constant."""
+"""Compares policies with the oracle and the best constant on loads that were not made for them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _LATER_FROM = 2 * COUNT
 """Number of the first of `later`'s loads."""
 
 _START = 5
-"""Slots at the start: the mean with a fifth to spare."""
+"""Slots at the start: what the mean load needs, with a fifth to spare."""
 
 
 @dataclass(frozen=True)
 class LoadRuns:
-    """One load and the policies that are to run on it.
+    """Names a load and the policies to run on it.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def measure(
     jobs : int, optional
         Processes; default: one per core.
     every : int
-        Only every so many-th load, for a quick look.
+        Step between the loads that are used; above 1 for a quick look.
 
     Returns
     -------
@@ -212,7 +212,7 @@ def _keep(
 
 
 def _print_of(load: Load) -> list[float]:
-    """Return numbers by which another load of the same name is told."""
+    """Return numbers that distinguish loads of the same name."""
     sums = (load.arrival_s.sum(), load.groups.sum(), (load.demand_s * load.arrival_s).sum())
     return [float(len(load.groups)), *(float(value) for value in sums), load.from_s]
 

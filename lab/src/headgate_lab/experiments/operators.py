@@ -1,7 +1,7 @@
-"""``headgate bench operators``: every operator beside what else does its work, part by part.
+"""Runs ``headgate bench operators``: compares each operator with alternatives, part by part.
 
-A part is a module with a parameter class and ``run(**parameters) -> dict``. Those that need Spark
-alone live in `headgate_lab.bench`, those that measure processes of this machine as well in
+A part is a module with a parameter class and ``run(**parameters) -> dict``. Parts that need Spark alone
+are in `headgate_lab.bench`; those that also measure processes of this machine are in
 `headgate_lab.experiments.stretch`.
 """
 
@@ -20,7 +20,7 @@ from headgate_lab.experiments.stretch import counts, operator6, scalejoin
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison.
+    """Describes one comparison.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ def run(only: str | None = None, **given: Any) -> dict[str, Any]:
 
 
 def chosen_parts(only: str | None, given: Mapping[str, Any]) -> dict[str, Part]:
-    """Return the parts to run, in the order of `PARTS`; as `run` refuses what it cannot."""
+    """Return the parts to run, in the order of `PARTS`; raises ConfigError as `run` does."""
     names = list(PARTS) if only is None else only.split(",")
     for name in names:
         if name not in PARTS:
@@ -97,7 +97,7 @@ def chosen_parts(only: str | None, given: Mapping[str, Any]) -> dict[str, Part]:
 
 
 def judged(part: str, result: Any) -> list[dict[str, Any]]:
-    """Return every entry of a part's result that has been held against a target."""
+    """Return every entry of a part's result that has been compared with a target."""
     if isinstance(result, Mapping):
         if result.get("met") is not None:
             return [{"part": part, **result}]

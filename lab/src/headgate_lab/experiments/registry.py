@@ -1,4 +1,4 @@
-"""Figures by name, as ``headgate figure`` takes them: ``streamswitch-5``."""
+"""Finds figures by the names that ``headgate figure`` takes, such as ``streamswitch-5``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Request:
     Attributes
     ----------
     quick : bool
-        Whether to scale its length, and the number of its runs, down.
+        Whether to reduce the length and the number of the runs.
     data : Path or None
-        The directory of what a figure reads: the real traces, or runs on Spark.
+        Directory of the files that a figure reads: the real traces, or runs on Spark.
     """
 
     quick: bool = False
@@ -35,9 +35,9 @@ class FigureModule(Protocol):
     """Defines the members of a figure's module."""
 
     def run(self, request: Request) -> dict[str, Any]:
-        """Return the figure's numbers: what a JSON file can hold.
+        """Return the figure's numbers, ready for JSON.
 
-        ``rows`` is a list of flat dicts, one per point; ``paper`` is what the paper has.
+        ``rows`` is a list of flat dicts, one per point; ``paper`` has the paper's numbers.
         """
 
     def draw(self, data: Mapping[str, Any]) -> Figure:
@@ -46,16 +46,16 @@ class FigureModule(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure that can be asked for.
+    """Describes an available figure.
 
     Attributes
     ----------
     module : str
         Below `headgate_lab.experiments`.
     reads : str
-        What is in the directory that it needs as `Request.data`; empty where it needs none.
+        Contents of the directory that it needs as `Request.data`; empty if it needs none.
     optional : bool
-        Whether it can do without that directory.
+        Whether it can run without that directory.
     """
 
     module: str
@@ -157,7 +157,7 @@ _SHOWN_WITH: Mapping[str, str] = {
     "streamswitch-15": "streamswitch-14",
     "streamswitch-18": "streamswitch-6",
 }
-"""Figures of the paper that another one's runs show as well."""
+"""Figures of a paper that another figure's runs show as well."""
 
 
 def entries() -> Mapping[str, Entry]:

@@ -1,8 +1,8 @@
-"""Every policy on the rates of two real web servers: World Cup 1998 and SDSC 1995.
+"""Runs every policy on the rates of two real web servers: World Cup 1998 and SDSC 1995.
 
-No paper's figure: the load is not made by this project. A minute of the log lasts a few seconds, so
-that the load changes faster than it did; rates are scaled so that the median needs two slots. Keys
-are not in these files: they are Zipf-distributed [I].
+This is no paper's figure; it uses loads that this project did not make. A minute of the log lasts a few
+seconds, so that the load changes faster than it did; rates are scaled so that the median needs two
+slots. The files contain no keys, which are Zipf-distributed [I].
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _STATIC = ("static(2)", "static(4)", "static(8)", "static(16)")
 
 @dataclass(frozen=True)
 class _Log:
-    """A file with one count per minute, and the part of it that is shown.
+    """Describes a file with one count per minute and the part of it that is used.
 
     Attributes
     ----------
     middle : int or None
-        The minute that the part lies around; None for the whole file.
+        The minute in the middle of the part; None for the whole file.
     """
 
     name: str

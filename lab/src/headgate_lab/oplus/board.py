@@ -1,7 +1,7 @@
 """Exchanges facts, besides records, between processes of a shared operator, in a small mapped file.
 
-Every slot writes its own row and nobody else's, so that no lock is needed; the two places for epochs
-are written with the same values by whoever gets there.
+Every slot writes only its own row, so that no lock is needed; the two places for epochs may be written
+by several slots, but always with the same values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from headgate.journal.histogram import BUCKETS
 
 WORK = 3
-"""Numbers that the work of a slot counts, such as comparisons, matches and records stored."""
+"""How many counters the work of a slot has, such as comparisons, matches and records stored."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Board:
         return bool(self._whole["stop"][0])
 
     def stop(self) -> None:
-        """Send everybody home."""
+        """Tell all processes to end."""
         self._whole["stop"][0] = 1
 
     def write_epoch(self, epoch: Epoch) -> None:
-        """Publish an epoch for those who join in it."""
+        """Publish an epoch for the slots that join in it."""
         place = self._whole["epochs"][0][epoch.number % 2]
         place["instances"] = 0
         place["instances"][list(epoch.instances)] = 1

@@ -1,4 +1,4 @@
-"""ScaleJoin's state in a mapped file, and the work of one of its slots."""
+"""Holds ScaleJoin's state in a mapped file and does the work of one of its slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JoinShape:
 
     @property
     def layout(self) -> np.dtype[np.void]:
-        """Of the file."""
+        """The types and shapes of the file's arrays."""
         square = (2, self.keys, self.capacity)
         return np.dtype(
             [
@@ -51,7 +51,7 @@ class JoinShape:
 
 
 class JoinState:
-    """The file, as arrays; every key's part is written by its one owner."""
+    """Holds the file as arrays; each key's part is written by its owner only."""
 
     def __init__(self, directory: Path, shape: JoinShape, mode: str = "r+") -> None:
         self.shape = shape
@@ -63,11 +63,11 @@ class JoinState:
 
     @classmethod
     def create(cls, directory: Path, shape: JoinShape) -> JoinState:
-        """Make the file, without records."""
+        """Create the file, without records."""
         return cls(directory, shape, "w+")
 
     def fill(self, times: I64, inputs: I64, first: I64, second: npt.NDArray[np.float32]) -> None:
-        """Store records that came before the operator started; nothing is stored yet."""
+        """Store records that came before the operator started; the state must be empty."""
         keys = self.shape.keys
         given: tuple[npt.NDArray[Any], ...] = (times, first, second)
         for key in range(keys):
@@ -81,7 +81,7 @@ class JoinState:
 
     @property
     def held(self) -> int:
-        """Records stored."""
+        """The number of records stored."""
         return int((self.bounds[..., 1] - self.bounds[..., 0]).sum())
 
 
@@ -108,7 +108,7 @@ class JoinWork:
         )
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
-        """Compare the records with what is stored under `owned`; count comparisons, matches, stored."""
+        """Compare the records with those stored under `owned`; count comparisons, matches, stored."""
         first, second = block.columns["first"], block.columns["second"]
         self._meet(owned, block.times, block.sources, first, second, count, totals)
 

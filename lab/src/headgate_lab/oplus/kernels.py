@@ -1,7 +1,8 @@
 """Runs the loops of band, theta and scale joins, over probe and stored records in order.
 
-A kernel that returns pairs stops where its output is full, before the probe record it could not finish,
-and says how many pairs it found and which record that is; the caller makes room and goes on there.
+A kernel that returns pairs stops when its output is full, before the probe record that it could not
+finish. It returns the number of pairs and the position of that record; the caller makes room and goes
+on from there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from headgate.core.jit import jit
 from headgate.tables.ports import I64
 
 _CHUNK = 1024
-"""Records that are compared before anybody looks for matches: long enough for vector instructions,
-short enough that looking again costs little. Chosen, not tuned."""
+"""Records that are compared before the matches among them are looked for: enough for vector
+instructions, few enough that the second pass costs little. Chosen, not tuned."""
 
 
 @jit
@@ -166,8 +167,8 @@ def scale_join(
 ) -> None:
     """Serve records in order, for the keys of one slot.
 
-    Each record meets what the other input has stored under these keys within `reach` of its time; then
-    it is stored, if its turn is one of these keys'.
+    Each record is compared with the other input's records under these keys within `reach` of its time;
+    then it is stored if it belongs to one of these keys.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""STRETCH's own operators, as O+: aggregate, join, longest tweet, words, pairs, ScaleJoin, forward."""
+"""Defines STRETCH's operators as O+: aggregate, join, longest tweet, words, pairs, ScaleJoin, forward."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def single_aggregate(
     keys: Callable[[Record], Iterable[Key]],
     result: Callable[[Sequence[Record]], Any],
 ) -> OperatorPlus:
-    """Return A+ with one window per key that keeps its records: `result` of them at every advance."""
+    """Return A+ with one window per key that keeps records and emits their `result` at every advance."""
 
     def output(windows: Windows) -> Iterable[Payload]:
         return [(windows[0].key, result(windows[0].state))]
@@ -101,15 +101,15 @@ def scale_join(
     *,
     inclusive: bool = False,
 ) -> OperatorPlus:
-    """Return ScaleJoin: every record meets every key, is compared there, and is stored by one key.
+    """Return ScaleJoin: every record is compared under every key and stored under one.
 
     Parameters
     ----------
     size : int             WS; WA is 1.
     virtual_keys : int     More than there will ever be instances.
     match : callable       (left record, right record) -> bool.
-    inclusive : bool       Whether records exactly WS apart meet, as the paper's experiment has it; a
-                           window, whose right end is exclusive, does not hold both.
+    inclusive : bool       Whether records exactly WS apart are compared, as in the paper's experiment;
+                           a window, whose right end is exclusive, does not hold both.
 
     References
     ----------
@@ -152,7 +152,7 @@ def scale_join(
 def forward(instances: int, inputs: int = 2) -> OperatorPlus:
     """Return operator 6: every key forwards every record and keeps nothing.
 
-    What it costs is what sharing and ordering cost.
+    Its cost is that of sharing and ordering alone.
     """
 
     def update(windows: Windows, record: Record) -> tuple[Sequence[State], Iterable[Payload]]:

@@ -1,7 +1,7 @@
-"""O+ in several processes: one tuple buffer in, one state that all of them map, epochs that switch.
+"""Runs O+ in several processes with one input tuple buffer, one mapped state, and switches of epoch.
 
-What `virtual` does step by step in one process, with records in blocks and work in kernels. A slot is
-at one of these points:
+It does what `virtual` does step by step in one process, but with blocks of records and compiled
+kernels. A slot is at one of these points:
 
 ::
 
@@ -41,10 +41,10 @@ from headgate_lab.tuple_buffer.port import Reconfiguration
 from headgate_lab.tuple_buffer.shared import Block, SharedTupleBuffer
 
 DUE_NS = "due_ns"
-"""The column with the time, on the monotonic clock, at which a record was due; 0 for not measured."""
+"""Column of the time, on the monotonic clock, at which a record was due; 0 if it is not measured."""
 
 _IDLE = Backoff(longest_s=0.002)
-"""Shorter than a reader's: who is connected and asleep keeps all others at the barrier."""
+"""Shorter than a reader's: a connected slot that sleeps keeps all others at the barrier."""
 
 
 class SlotWork(Protocol):
@@ -70,14 +70,14 @@ class Setup:
 
     Parameters
     ----------
-    slots : int            n: processes there are.
-    assignment : Assignment    f_mu at the start; its slots, m of them, work.
+    slots : int            n: the number of processes.
+    assignment : Assignment    f_mu at the start; its m slots work from the start.
     columns : tuple of (str, str)    Of a record; `DUE_NS` is added.
     make_work : callable   From the directory to a `SlotWork`; called once in every process, so it must be
                            importable from there.
     capacity : int         Of the tuple buffer.
-    block : int            Records a slot takes at once, at the most.
-    timeout_s : float      Given up after so long without an answer.
+    block : int            Most records that a slot takes at once.
+    timeout_s : float      Longest wait for an answer.
     """
 
     slots: int
@@ -91,7 +91,7 @@ class Setup:
 
 
 class Slot:
-    """One o_j+ in a process of its own.
+    """Runs one o_j+ in a process of its own.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Slot:
         return True
 
     def _join(self) -> bool:
-        """Leave the pool if somebody has connected this slot."""
+        """Leave the pool if another slot has connected this one."""
         if self._buffer.peek(self._number) is None:
             return False
         self._count = self._board.newest_epoch().count
@@ -214,7 +214,7 @@ class SlotProcesses:
 
     Attributes
     ----------
-    assignment : Assignment    What holds; its slots are the first of the processes.
+    assignment : Assignment    The one in force; its slots are the first of the processes.
     board : Board
     path : path                Of the tuple buffer.
     """
@@ -237,7 +237,7 @@ class SlotProcesses:
         slot_of = np.array(setup.assignment.slot_of)
         self.board.write_epoch(Epoch(0, frozenset(working), slot_of, 0))
         context = multiprocessing.get_context("forkserver")
-        # The server imports once what every slot needs; a slot is then a fork.
+        # The fork server imports once what every slot needs; each slot is forked from it.
         context.set_forkserver_preload([__name__])
         self._processes: list[BaseProcess] = [
             context.Process(target=_run, args=(setup, directory, number), daemon=True)
@@ -266,18 +266,18 @@ class SlotProcesses:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the slots, in their order."""
+        """The process IDs of the slots, in order."""
         return [process.pid or 0 for process in self._processes]
 
     def reconfigure(self, assignment: Assignment) -> float:
-        """Ask for the slots and the mapping of `assignment`; return the milliseconds until it holds.
+        """Switch to the slots and the mapping of `assignment`; return the milliseconds it took.
 
-        From the call to the moment when the last slot, of old ones and new ones, is in the new epoch.
-        Records must be coming: the switch waits for one from every source.
+        The time runs from the call until the last slot, old or new, is in the new epoch. Records must
+        keep coming: the switch waits for one from every source.
 
         Raises
         ------
-        EngineError    It does not hold after `timeout_s`.
+        EngineError    The switch has not ended after `timeout_s`.
         """
         begun_ns = time.monotonic_ns()
         instances = frozenset(range(assignment.slots))
@@ -292,7 +292,7 @@ class SlotProcesses:
         return (ended_ns - begun_ns) / 1e6
 
     def wait_served(self, records: int) -> None:
-        """Wait until every working slot has served so many records since it started."""
+        """Wait until every working slot has served this many records since it started."""
         served = self.board.rows["served"][: self.assignment.slots]
         self._wait(lambda: bool((served >= records).all()), "serve")
 

@@ -1,4 +1,4 @@
-"""One instance of O+ over a state that it may share: algorithms 2 and 4 of STRETCH, by meaning.
+"""Implements one instance of O+ over a state that it may share: STRETCH's algorithms 2 and 4, by meaning.
 
 ::
 
@@ -30,12 +30,12 @@ from headgate.operators.operator_plus import (
 
 @dataclass(frozen=True)
 class Epoch:
-    """A mapping of keys to instances, and from which watermark on it is the n-th.
+    """Holds the mapping of keys to instances during one epoch.
 
     Parameters
     ----------
     number : int                  Grows with each reconfiguration.
-    instances : frozenset of int  O: who is connected.
+    instances : frozenset of int  O: the connected instances.
     owner : callable              f_mu: key -> one of `instances`.
     """
 
@@ -50,14 +50,14 @@ def one_instance(number: int = 0) -> Epoch:
 
 
 class WindowState:
-    """sigma: every window instance of every key, shared by all instances of an operator.
+    """Holds sigma: every window instance of every key, shared by all instances of an operator.
 
     Attributes
     ----------
     _states : dict of (key, left) -> list of state    One state for each input.
     _keys_at : dict of left -> dict of key -> None    The same pairs by boundary, in order of creation.
-    _writers : dict of key -> (epoch, instance)       Who wrote a key last. Within an epoch a key has
-                                                      one writer, and epochs do not go back.
+    _writers : dict of key -> (epoch, instance)       The last writer of each key. Within an epoch a key
+                                                      has one writer, and epochs do not go back.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class WindowState:
 
 
 class Instance:
-    """o_j+: serves the keys it owns, of every record it is shown.
+    """Implements o_j+, which sees every record and serves the keys that it owns.
 
     With implicit watermarks call `process` for each record in time order. With explicit ones call
     `update` for each record and `advance` for each watermark.
@@ -132,7 +132,7 @@ class Instance:
     ----------
     state : WindowState     Shared by instances of one operator, or this instance's own.
     number : int            j, as `Epoch.owner` returns it.
-    watermark : int         W at the start; for a new instance that of those it joins.
+    watermark : int         W at the start; a new instance starts at that of the instances it joins.
 
     References
     ----------
@@ -157,12 +157,12 @@ class Instance:
         self._state = state
 
     def process(self, item: Record | Watermark) -> list[Record]:
-        """Return what one item makes the instance emit; the item's time is the new watermark."""
+        """Process one item, whose time is the new watermark; return the records that are emitted."""
         emitted = self.advance(item.time)
         return emitted + self.update(item) if isinstance(item, Record) else emitted
 
     def advance(self, watermark: int) -> list[Record]:
-        """Raise the watermark; return what the windows that expire by it emit, in time order.
+        """Raise the watermark; return the output of the windows that expire with it, in time order.
 
         A watermark that is not above the present one changes nothing.
         """
@@ -187,8 +187,8 @@ class Instance:
     def update(self, record: Record) -> list[Record]:
         """Update the windows a record falls in, for the keys this instance owns.
 
-        A window that has expired already is left out, so a record that is late for some of its
-        windows counts in the others.
+        Windows that have expired are left out, so a record that is late for some of its windows still
+        counts in the others.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Instance:
         return emitted
 
     def _windows(self, key: Key, left: int, shown: int) -> Windows:
-        """Return the window instances at `left` as if they stood at `shown`."""
+        """Return the window instances at `left`, but with `shown` as their left boundary."""
         right = shown + self.operator.window_size
         return tuple(Window(s, shown, right, key) for s in self._state.states(key, left))
 
@@ -250,6 +250,6 @@ class Instance:
 
 
 def run(operator: OperatorPlus, items: Iterable[Record | Watermark]) -> list[Record]:
-    """Return what one instance emits for items in time order: the meaning of the operator."""
+    """Return what one instance emits for items in time order, which defines the right result."""
     instance = Instance(operator, WindowState())
     return [record for item in items for record in instance.process(item)]

@@ -1,4 +1,4 @@
-"""Getting records to an instance: watermarks of several streams, ready order, routing by key."""
+"""Brings records to an instance: watermarks of several streams, ready order, routing by key."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def ready_time(latest: Iterable[int]) -> int:
 def merged(streams: Sequence[Iterable[Record]]) -> list[Record]:
     """Return time-sorted streams as one, ordered by time, then stream, then position.
 
-    Implicit watermarks: the time of each record is the watermark when it is processed. The order does
-    not depend on when which stream was read.
+    Watermarks are implicit: the time of each record is the watermark when it is processed. The order
+    does not depend on when each stream was read.
     """
-    # heapq.merge takes equal keys from the earlier stream first, and each stream as it comes.
+    # Of equal keys, heapq.merge takes the earlier stream's first; it keeps each stream's order.
     return list(heapq.merge(*streams, key=lambda record: record.time))
 
 
 class ExplicitWatermark:
-    """The watermark of an operator whose streams send watermarks of their own.
+    """Computes the watermark of an operator whose streams send watermarks of their own.
 
     Parameters
     ----------
-    streams : int    How many physical streams there are; until each has sent one there is none.
+    streams : int    Number of physical streams; there is no watermark until each has sent one.
 
     References
     ----------
@@ -51,10 +51,10 @@ class ExplicitWatermark:
 
 
 class TimeOrder:
-    """Records in any order and explicit watermarks in; records in time order out.
+    """Sorts records by time, given explicit watermarks.
 
-    What an instance needs for order-sensitive functions and for single windows where watermarks are
-    explicit ([STRETCH] 2.3). Records at equal times keep the order (stream, arrival in the stream).
+    With explicit watermarks, an instance needs this for order-sensitive functions and for single windows
+    ([STRETCH] 2.3). Records at equal times are in the order (stream, arrival in the stream).
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Virtual shared-nothing: several instances of O+, one tuple buffer in, one out, one state.
+"""Implements virtual shared-nothing: several instances of O+ between two tuple buffers, on one state.
 
-A step-by-step reference: whoever runs it chooses at every moment which instance takes its next step, so
-that a test can try any interleaving. An instance is at one of these points:
+This is a step-by-step reference: the caller chooses at every moment which instance takes its next step,
+so that a test can try any interleaving. An instance is at one of these points:
 
 ::
 
@@ -31,7 +31,7 @@ from headgate_lab.tuple_buffer.heap import HeapTupleBuffer
 from headgate_lab.tuple_buffer.port import Entry, Reconfiguration, TupleBuffer
 
 Held = tuple[int, int, Record]
-"""(time, count, record): a record that waits until nothing can come before it any more."""
+"""(time, count, record): a record that is kept until no other can come before it."""
 
 NEVER = 2**63
 """gamma while no reconfiguration is pending: above every watermark."""
@@ -48,11 +48,11 @@ def as_epoch(announced: Reconfiguration) -> Epoch:
 
 
 class VirtualInstance:
-    """One o_j+ between two tuple buffers.
+    """Implements one o_j+ between two tuple buffers.
 
     Parameters
     ----------
-    group : SharedOperator    Its operator, with the other instances.
+    group : SharedOperator    The operator, with the other instances.
     number : int              j.
 
     Attributes
@@ -60,9 +60,9 @@ class VirtualInstance:
     gamma : int          The pending switch happens at the first watermark above it.
     switches : list of int    Epochs this instance has switched to, as they came.
     _pending : Reconfiguration or None    The highest epoch announced and not yet switched to.
-    _held : heap of Held    Emitted, and later ones may still come before them.
-                         Handed over when this instance leaves: it may come back, and would then be
-                         held to the time of the last of them.
+    _held : heap of Held    Emitted records that later ones may still precede. They are handed over when
+                         this instance leaves, since it may come back, and could then add nothing
+                         earlier than the last of them.
     _outbox : deque      Entries, and times to advance to, that the output buffer has not taken yet.
 
     References
@@ -86,14 +86,14 @@ class VirtualInstance:
         self._outbox: deque[Entry | int] = deque()
 
     def join(self, epoch: Epoch, watermark: int) -> None:
-        """Leave the pool: start in `epoch` at the watermark of those who are there (lemma 3)."""
+        """Leave the pool: start in `epoch` at the watermark of the instances at work (lemma 3)."""
         self.instance = Instance(
             self._group.operator, self._group.state, self.number, epoch, watermark
         )
         self.gamma, self._pending = NEVER, None
 
     def take_over(self, epoch: Epoch) -> None:
-        """Hold what those who left held; the lowest of the instances that work does it for all."""
+        """Take over what instances that left held, if this is the lowest instance at work."""
         if self.number == min(epoch.instances):
             for entry in self._group.handed_over(epoch.number):
                 self._hold(entry[-1])
@@ -119,7 +119,7 @@ class VirtualInstance:
         return True
 
     def _prepare(self, announced: Reconfiguration, time: int) -> None:
-        """Algorithm 6: older and equal epochs, so the copies of other sources too, are ignored."""
+        """Note an announced epoch (algorithm 6), unless another source's copy has announced it."""
         known = self.instance.epoch.number if self._pending is None else self._pending.number
         if announced.number > known:
             self._pending, self.gamma = announced, time
@@ -190,20 +190,20 @@ class VirtualInstance:
 
 
 class SharedOperator:
-    """An O+ with some instances at work and the others in a pool: STRETCH's `setup`.
+    """Runs an O+ with some instances at work and the others in a pool: STRETCH's `setup`.
 
     Parameters
     ----------
-    connected : int          m: how many instances work at the start.
-    instances : int          n: how many there are.
+    connected : int          m: number of instances at work at the start.
+    instances : int          n: number of all instances.
     slot_of : sequence of int       f_mu of epoch 0: key group -> instance.
     sources : collection of int     Of the input buffer.
     readers : collection of int     Of the output buffer.
-    capacity : (int, int)    Of the input and of the output buffer. The latter must be more than an
+    capacity : (int, int)    Of the input and of the output buffer. The latter must exceed what an
                              instance emits for one watermark: its records wait there for the others'
-                             watermarks, and the others may wait at the barrier for it.
-    buffer_in : TupleBuffer, optional    The output buffer of the operator before; its readers are this
-                             one's instances.
+                             watermarks while the others may wait for it at the barrier.
+    buffer_in : TupleBuffer, optional    The output buffer of the preceding operator; its readers are
+                             this operator's instances.
 
     References
     ----------
@@ -237,7 +237,7 @@ class SharedOperator:
         self._handed_over: dict[int, list[Held]] = {}
 
     def reconfigure(self, instances: Collection[int], slot_of: Sequence[int]) -> None:
-        """Ask for other instances, or another mapping; a request waits for the one before it."""
+        """Request other instances or another mapping; a request waits for the one before it."""
         self._requests.append((frozenset(instances), tuple(slot_of)))
         self.announce()
 
@@ -252,11 +252,11 @@ class SharedOperator:
             self._last = number, self._requests.popleft()[0]
 
     def hand_over(self, epoch: int, held: list[Held]) -> None:
-        """Leave emitted records to those who work in `epoch`."""
+        """Leave emitted records to the instances at work in `epoch`."""
         self._handed_over.setdefault(epoch, []).extend(held)
 
     def handed_over(self, epoch: int) -> list[Held]:
-        """Return, once, what was left to those who work in `epoch`."""
+        """Return, once, the records that were left to the instances at work in `epoch`."""
         return self._handed_over.pop(epoch, [])
 
     def arrived(self, epoch: int, instance: int, expected: frozenset[int]) -> bool:
@@ -267,6 +267,6 @@ class SharedOperator:
 
     @property
     def watermark(self) -> int:
-        """The least watermark of the instances that work."""
+        """The least watermark of the instances at work."""
         working = [v.instance for v in self.instances if v.number in v.instance.epoch.instances]
         return min((i.watermark for i in working), default=NO_WATERMARK)

@@ -1,4 +1,4 @@
-"""Policies of other systems and papers, to compare headgate's own with.
+"""Implements policies of other systems and papers, to compare headgate's own with.
 
 Belongs here: policies over slots, replicas and fleets that are rivals in a figure or a benchmark, and
 the estimators that only these policies use. They are known by name through the entry points of

@@ -1,4 +1,4 @@
-"""A series that is differenced until it is steady, and then forecast from its own last values."""
+"""Forecasts a series from its last values, after differencing until it is stationary."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ F64 = npt.NDArray[np.float64]
 
 _ORDER_MAX, _DIFFERENCES_MAX = 5, 2
 _UNSTEADY = 0.463
-"""KPSS: a steady series has a greater statistic with a probability of 5 %."""
+"""Critical value of KPSS: a stationary series has a larger statistic with a probability of 5 %."""
 
 
 class Autoregression:
-    """ARIMA(p, d, 0): values differenced d times are a sum of the last p of them, and noise.
+    """Implements ARIMA(p, d, 0): a value differenced d times is a weighted sum of the last p, plus noise.
 
-    `train` chooses p and d; the weights follow every value. An autoregression of Yule and Walker is
-    stable whatever it was fitted to, so that no forecast grows without end but for a trend (d = 2).
+    `train` chooses p and d; the weights are computed anew for every forecast. An autoregression of Yule
+    and Walker is always stable, so that only a trend (d = 2) lets a forecast grow without limit.
 
     Parameters
     ----------
     memory : int
-        How many values are remembered; >= 3.
+        Number of values that are stored; >= 3.
 
     References
     ----------
-    Kwiatkowski et al. 1992: the test that says when to stop differencing. Akaike 1974: the order.
-    Differs from ARIMA(p, d, q): errors of the past have no weights, which would take an iterative
-    search; a longer autoregression stands for them.
+    Kwiatkowski et al. 1992: the test that stops differencing. Akaike 1974: the order. Differs from
+    ARIMA(p, d, q): past errors have no weights, which would need an iterative search; a longer
+    autoregression replaces them.
     """
 
     def __init__(self, memory: int = 3600) -> None:
@@ -47,11 +47,11 @@ class Autoregression:
         return f"arima({self._order[0]}, {self._order[1]}, 0)" if self._order else "arima"
 
     def observe(self, value: float) -> None:
-        """Take the next value, which is finite."""
+        """Add the next value, which is finite."""
         self._values.append(value)
 
     def train(self) -> None:
-        """Choose p and d by the values that are remembered."""
+        """Choose p and d from the stored values."""
         values = np.array(self._values)
         differences = 0
         while differences < _DIFFERENCES_MAX and _kpss(values) > _UNSTEADY:
@@ -60,7 +60,7 @@ class Autoregression:
         count = len(values)
         most = min(_ORDER_MAX, count // 4)
         fits = list(_yule_walker(values - (0.0 if differences else _mean(values)), most))
-        # Akaike's criterion: what is left unexplained, and twice the number of weights.
+        # Akaike's criterion: residual variance, and twice the number of weights.
         worth = [count * np.log(max(left, 1e-300)) + 2.0 * len(weights) for weights, left in fits]
         self._order = int(np.argmin(worth)), differences
 
@@ -74,7 +74,7 @@ class Autoregression:
         for _ in range(differences):
             ends.append(float(values[-1]))
             values = np.diff(values)
-        # What is differenced has no mean of its own: a drift would be drawn out over the horizon.
+        # A differenced series gets no mean: a drift would be extrapolated over the horizon.
         mean = 0.0 if differences else _mean(values)
         *_, (weights, _) = _yule_walker(values - mean, order)
         recent = deque((values[::-1][: len(weights)] - mean).tolist(), maxlen=len(weights))
@@ -93,7 +93,7 @@ def _mean(values: F64) -> float:
 
 
 def _kpss(values: F64) -> float:
-    """Return how far a series wanders from its mean: 0 for a constant one."""
+    """Return the KPSS statistic of a series, 0 for a constant one."""
     count = len(values)
     if count < 3:  # noqa: PLR2004
         return 0.0
@@ -103,7 +103,7 @@ def _kpss(values: F64) -> float:
     for lag in range(1, min(lags, count - 1) + 1):
         spread += 2.0 * (1.0 - lag / (lags + 1.0)) * float(off[lag:] @ off[:-lag])
     wandered = np.cumsum(off)
-    # Rounding alone makes a constant wander.
+    # Rounding errors of a constant must not count.
     if spread <= 1e-18 * float(values @ values):
         return 0.0
     return float(wandered @ wandered) / (count * spread)
@@ -112,7 +112,7 @@ def _kpss(values: F64) -> float:
 def _yule_walker(values: F64, most: int) -> Iterator[tuple[F64, float]]:
     """Yield the weights, newest value first, and the variance left, for each order from 0 to `most`.
 
-    By the recursion of Levinson and Durbin; it ends early where nothing is left to explain.
+    Uses the recursion of Levinson and Durbin, which ends early if the residual variance is 0.
     """
     count = max(len(values), 1)
     alike = [float(values[lag:] @ values[: len(values) - lag]) / count for lag in range(most + 1)]

@@ -11,7 +11,7 @@ from headgate.control.slots.rescaling import arrival_rate, mean_service_rate
 def mean_latency_s(view: OperatorView) -> float:
     """Return the mean of l_i above the floor, weighted by arrivals; 0 where nothing completed."""
     pairs = zip(view.slot_rate.tolist(), view.latency_s.tolist(), strict=True)
-    # A slot without arrivals can still complete its backlog: it counts, however little.
+    # A slot without arrivals can still complete its backlog, so it gets a very small weight.
     known = [(rate or 1e-9, latency) for rate, latency in pairs if not math.isnan(latency)]
     weight = sum(rate for rate, _ in known)
     if not known:
@@ -29,8 +29,8 @@ def processing_rate(view: OperatorView) -> list[float]:
 def is_whole(observation: Observation) -> bool:
     """Return whether every operator that `parents` names can be seen.
 
-    An operator whose counters are not valid, or whose assignment is changing, is left out of an
-    observation. A policy with a model of the whole job waits until it is back.
+    An observation lacks operators with invalid counters or with a change of assignment under way. A
+    policy with a model of the whole job waits until all operators are back.
     """
     seen = observation.operators
     return all(
@@ -44,7 +44,7 @@ class Averages:
 
     Attributes
     ----------
-    cycles : int    How many cycles were added.
+    cycles : int    Number of added cycles.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Averages:
         self._rate = self._service = self._latency_s = self._processed = 0.0
 
     def add(self, view: OperatorView) -> None:
-        """Take one cycle into account."""
+        """Add the figures of one cycle."""
         self.cycles += 1
         self._rate += arrival_rate(view)
         self._service += mean_service_rate(view)

@@ -1,4 +1,4 @@
-"""Estimates the throughput of a number of slots: of each slot a straight line over its utilisation."""
+"""Estimates the throughput of a number of slots, from a regression on utilisation for each slot."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _CONSTANT = 1e-9
 
 
 class ThroughputLine:
-    """Throughput of one slot over its utilisation, by running means.
+    """Fits a straight line to the throughput of one slot over its utilisation, by running means.
 
     Attributes
     ----------
     lately : list of float
-        Utilisations since somebody last cleared them.
+        Utilisations since the list was last cleared.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ThroughputLine:
         self.lately: list[float] = []
 
     def add(self, used: float, done: float) -> None:
-        """Take a utilisation, and the records per second that were done at it."""
+        """Add a utilisation, and the records per second served at it."""
         self._count += 1
         off = used - self._used
         self._used += off / self._count
@@ -34,7 +34,7 @@ class ThroughputLine:
         self.lately.append(used)
 
     def at(self, used: float) -> float:
-        """Return the throughput at a utilisation, >= 0; through the origin where that never varied."""
+        """Return the throughput at a utilisation, >= 0; proportional if the utilisation never varied."""
         if self._spread > _CONSTANT * self._count:
             return max(0.0, self._done + self._shared / self._spread * (used - self._used))
         return max(0.0, used * self._done / self._used) if self._used > 0.0 else 0.0
@@ -43,10 +43,10 @@ class ThroughputLine:
 class CapacityModel:
     """Estimates the throughput of an operator's slots together, by their number.
 
-    When the busiest slot has nothing left, one that is less busy by x is at a utilisation of 1 - x:
-    skew stays as it is. The sum of the slots' lines there is the capacity of their number, averaged
-    half and half with what was known. A number that was never seen has as many times the present
-    capacity per slot.
+    Skew is assumed to stay: when the busiest slot is saturated, a slot that is less busy by x has a
+    utilisation of 1 - x. The sum of the slots' lines at these utilisations is the capacity of their
+    number; it is averaged with the previous estimate. The capacity of another number of slots is
+    proportional to the present capacity per slot.
 
     References
     ----------
@@ -62,19 +62,19 @@ class CapacityModel:
     def observe(
         self, slot_ids: Iterable[int], utilisation: Sequence[float], throughput: Sequence[float]
     ) -> None:
-        """Take a sample of every slot; slots that are gone are forgotten, a utilisation may be NaN."""
+        """Add a sample of every slot; removed slots are dropped, a utilisation may be NaN."""
         self._lines = {slot: self._lines.get(slot, ThroughputLine()) for slot in slot_ids}
         for slot, used, done in zip(self._lines.values(), utilisation, throughput, strict=True):
             if not math.isnan(used):
                 slot.add(used, done)
 
     def forget(self, slot_id: int) -> None:
-        """Forget what was seen of a slot, since another host has it now."""
+        """Drop the samples of a slot, which is on another host now."""
         if slot_id in self._lines:
             self._lines[slot_id] = ThroughputLine()
 
     def renew(self) -> None:
-        """Learn from the samples since the last time, if there are some of every slot."""
+        """Update the estimate from the samples since the last call, if every slot has some."""
         lines = list(self._lines.values())
         if lines and all(each.lately for each in lines):
             used = [sum(each.lately) / len(each.lately) for each in lines]
@@ -88,5 +88,5 @@ class CapacityModel:
             each.lately.clear()
 
     def of(self, slots: int) -> float:
-        """Return what so many slots sustain, records per second; 0 where nothing is known."""
+        """Return the capacity of `slots` slots, in records per second; 0 without an estimate."""
         return self._observed.get(slots, slots * self._per_slot)

@@ -1,4 +1,4 @@
-"""ContTune: more than enough slots at once, then fewer by what was seen of every number of slots."""
+"""Implements ContTune: first more than enough slots, then fewer by a model of every number of slots."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headgate.control.slots.rescaling import mean_service_rate, rescaled
 from headgate_lab.rivals.averages import Averages, is_whole
 
 _PRESSED = 0.1
-"""Backpressure in a smaller share of the cycles is none: what Flink shows as OK."""
+"""Share of cycles below which backpressure is ignored: what Flink shows as OK."""
 
 _KEPT = 5
-"""Abilities kept per number of slots, of which the mean counts: as many as in the authors' table."""
+"""Newest observations per number of slots, whose mean counts; as many as in the authors' table."""
 
 _SCALES = (2.5, 1.25, 5.0, 10.0, 20.0, 40.0)
-"""Length scales tried, in slots; the first, the authors' own, where observations prefer none."""
+"""Length scales of the kernel, in slots; the likeliest is used, of a tie the first, the authors' own."""
 
 _NOISE = 1e-4
-"""Variance of an observation over that of the prior; chosen: abilities are measured to about 1 %."""
+"""Variance of an observation relative to the prior's; chosen: abilities are measured to about 1 %."""
 
 _ROUNDING = 1e-9
 """A demand of exactly 3 slots is 3 slots, also in floating point."""
@@ -33,7 +33,7 @@ _ROUNDING = 1e-9
 
 @dataclass
 class _History:
-    """Of one operator the newest abilities by slots, the most slots it had, whether it is tuned."""
+    """Holds for one operator the newest abilities by slots, the most slots so far, the tuning state."""
 
     abilities: defaultdict[int, deque[float]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT))
@@ -44,7 +44,7 @@ class _History:
 
 @dataclass
 class _Interval:
-    """Holds the observations of one operator since the last look; `pressed` and `late` count cycles."""
+    """Holds the observations of one operator in an interval; `late` is that of the last cycle."""
 
     averages: Averages = field(default_factory=Averages)
     pressed: int = 0
@@ -57,34 +57,34 @@ class _Interval:
 
 
 class ContTune:
-    """Big phase: double until nothing is held back. Small phase: fewer slots, conservatively.
+    """Doubles slots until no input is held back (Big), then removes slots conservatively (Small).
 
-    The processing ability of an operator is its number of slots times their true rate. Every look
+    The processing ability of an operator is its number of slots times their true rate. Every interval
     adds one observation: (slots, ability).
 
-    - *Big*: an operator is under backpressure. Every operator gets the most slots it ever had; if
-      one that is under backpressure has them, twice what it has if that is more. So the graph does
-      not matter: nobody's input is held back afterwards, and each operator is tuned for itself.
-    - *Small*: after Big, or if an operator is busy to less than `low`. A Gaussian process with zero
-      mean and a squared exponential kernel says which ability each number of slots has; the fewest
-      slots are taken whose mean is at least what arrives. If these are more than `alpha` slots from
-      all that were tried, DS2's line through the origin says how many instead. Small ends where
-      neither names fewer slots than there are.
+    - *Big*: an operator is under backpressure. Every operator gets the most slots it ever had; if an
+      operator under backpressure has them already, twice its slots if that is more. So the graph does not
+      matter: no input is held back afterwards, and each operator is tuned alone.
+    - *Small*: after Big, or if an operator uses less than `low` of its ability. A Gaussian process with
+      zero mean and a squared exponential kernel estimates the ability of each number of slots; the
+      operator gets the fewest slots whose mean is at least the arrival rate. If these are more than
+      `alpha` slots from all tried numbers, DS2's line through the origin is used instead. Small ends when
+      neither gives fewer slots than the present ones.
 
     Parameters
     ----------
     interval_s : float
-        Between two looks, more than 0, in seconds, counted from the last change.
+        Time between two decisions, in seconds, from the last change on; > 0.
     alpha : int
-        Slots from the nearest observation up to which the process is trusted, at least 0; the paper
-        has 3 and 0.
+        Largest distance in slots from the nearest observation at which the process is trusted; >= 0. The
+        paper has 3 and 0.
     low : float
         Share of its ability, in [0, 1], below which an operator at rest is tuned.
     target : float
-        Share of its ability, in (0, 1], that an operator is left with; 1 in the paper.
+        Share of its ability, in (0, 1], that an operator should use; 1 in the paper.
     drain_s : float
-        Within so many seconds what waits must be gone, or its operator is under backpressure;
-        more than 0.
+        Time in which the backlog must drain, otherwise the operator is under backpressure, in seconds;
+        > 0.
 
     References
     ----------
@@ -93,21 +93,22 @@ class ContTune:
     ``argmax (p* - p) I(mu(p) - lambda)``, the score ``d_nearest <= alpha``, the newest K
     observations and their mean; the Gaussian process as in the authors' code. Differs:
 
-    - The SLA is a throughput there; here it is a latency. An operator keeps up if no slot has work
-      for longer than the bound which is not gone within `drain_s` at its spare rate; that share of
-      the cycles stands for Flink's time under backpressure. While work waits that is about to be
-      gone nothing is decided.
-    - `target`, for at a share of 1 queues have no bound. The three states of CPU use are two, below
-      `low` or not. The authors' controller, with its thresholds, is not published.
-    - Big goes to the most slots ever had before it doubles: read off the paper's bound on
-      reconfigurations, log2 of that number in all and one per tuning.
-    - Small only ever takes slots, for only then is the acquisition above 0.
-    - True rates hold under backpressure as well, so abilities are noted there, too; the authors note
-      them of jobs that keep up. Without it, too few slots would be tried again and again.
-    - The length scale is the likeliest of six, with the variance that goes with each in closed form
-      (it does not change the mean), where the authors search both by gradient from 2.5 slots;
-      observations have a noise of 1 %, where theirs have next to none, and a little drawn.
-    - Observations are kept as long as the job runs; there is no database of other jobs'.
+    - The SLA is a latency, not a throughput. An operator is under backpressure in a cycle if the backlog
+      of a slot needs longer than the bound, and would not drain within `drain_s` at its spare rate; the
+      share of these cycles replaces Flink's time under backpressure. While a backlog that will drain is
+      still there, no decision is made.
+    - `target` is new, since at a share of 1 queues have no bound. The three states of CPU use are two,
+      below `low` or not. The authors' controller, with its thresholds, is not published.
+    - Big goes to the most slots so far before it doubles, as follows from the paper's bound on
+      reconfigurations: log2 of that number in total, and one per tuning.
+    - Small only removes slots, since otherwise the acquisition is not above 0.
+    - Abilities are also recorded under backpressure, since true rates hold there, too; the authors record
+      them for jobs that keep up. Otherwise too few slots would be tried again and again.
+    - The length scale is the likeliest of six, with its variance in closed form (which does not change
+    the
+      mean); the authors search both by gradient from 2.5 slots. Observations have a noise of 1 %; the
+      authors' have nearly none, plus a small random one.
+    - Observations are stored as long as the job runs; there is no database of other jobs.
     """
 
     def __init__(
@@ -149,14 +150,14 @@ class ContTune:
         return decision
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Look again an interval from now: what was seen is of another number of slots."""
+        """Start a new interval, since the observations are of another number of slots."""
         self._begin()
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""
 
     def _begin(self) -> None:
-        """Forget the interval; the next one begins with the next cycle."""
+        """Drop the observations; the next interval begins with the next cycle."""
         self._ends_s = None
         self._seen.clear()
 
@@ -170,7 +171,7 @@ class ContTune:
         seen.pressed += bool((late & stays).any())
 
     def _tuned(self, observation: Observation) -> Decision:
-        """Note what each operator can do, and return the step of the phase that it is time for."""
+        """Record the ability of each operator, and return the next decision of the phase."""
         views = observation.operators
         for name, view in views.items():
             history, rate = self._history[name], self._seen[name].averages.service_rate
@@ -183,11 +184,11 @@ class ContTune:
         return NOTHING if late else self._small(observation)
 
     def _big(self, observation: Observation) -> Decision:
-        """Return the most slots it had for every operator, or twice that; see the class."""
+        """Return for every operator the most slots so far, or twice its slots; see the class."""
         views = observation.operators
         shares = {name: self._seen[name].share for name in views}
         pressed = {name: share for name, share in shares.items() if share >= _PRESSED}
-        # One that has all it may have gets no further, whatever the others do.
+        # An operator at its limit cannot get more slots.
         short = [name for name in pressed if views[name].slots < _limit(views[name])]
         doubled = any(views[name].slots >= self._history[name].most for name in short)
         changes: dict[str, Change] = {}
@@ -207,7 +208,7 @@ class ContTune:
         return Decision(changes, reason, "big", {f"{n}.pressed": s for n, s in pressed.items()})
 
     def _small(self, observation: Observation) -> Decision:
-        """Return fewer slots for each operator that is being tuned, until none are too many."""
+        """Return fewer slots for each operator that is being tuned."""
         changes: dict[str, Change] = {}
         parts: list[str] = []
         numbers: dict[str, float] = {}
@@ -231,7 +232,7 @@ class ContTune:
         return Decision(changes, f"Small phase: {'; '.join(parts)}.", "small", numbers)
 
     def _fewest(self, history: _History, now: int, need: float) -> tuple[int, str]:
-        """Return how few slots, up to `now`, serve `need` records per second, and who says so."""
+        """Return the fewest slots, up to `now`, that serve `need` records/s, and the model's name."""
         tried = {p: sum(seen) / len(seen) for p, seen in sorted(history.abilities.items())}
         enough = np.flatnonzero(_expected(tried, now) >= need)
         if enough.size:
@@ -248,9 +249,9 @@ def _limit(view: OperatorView) -> int:
 
 
 def _expected(tried: dict[int, float], most: int) -> F64:
-    """Return the ability to be expected of 1 to `most` slots, records per second, shape [most].
+    """Return the expected ability of 1 to `most` slots, records per second, shape [most].
 
-    The mean of a Gaussian process of zero mean; its length scale is the likeliest of `_SCALES`.
+    It is the mean of a Gaussian process of zero mean with the likeliest length scale of `_SCALES`.
     """
     slots = np.array(list(tried), dtype=np.float64)
     unit = max(tried.values())

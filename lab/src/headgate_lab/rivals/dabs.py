@@ -1,4 +1,4 @@
-"""DABS-Storm: replicas by a regression on each operator's own input; a rival of PSPS."""
+"""Implements DABS-Storm, a rival of PSPS: replicas from a regression on each operator's input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate_lab.rivals.regression import Regression
 
 
 class Dabs:
-    """Change the replicas of an operator when its activity leaves a band.
+    """Changes the replicas of an operator when its activity leaves a band.
 
     Activity is what the operator has to do in the next interval, its predicted input and its
     queue, over what its replicas can do.
@@ -18,17 +18,16 @@ class Dabs:
     Parameters
     ----------
     high : float
-        Above this activity an operator gets as many replicas as bring it down to `high`; > 0.
+        Above this activity an operator gets the replicas that bring its activity down to `high`; > 0.
     low : float
-        Below this activity it gives replicas back, to come up to `high`; 0 <= low < high.
+        Below this activity it loses replicas, so that its activity rises to `high`; 0 <= low < high.
     window : int
-        Intervals that the regression sees; >= 2.
+        Number of intervals in the regression; >= 2.
 
     References
     ----------
-    PSPS III, V-F, which is all that is used: input by regression, pending events, capacity of the
-    operator, and each change restarts the job, so that what is queued is lost. The band and the
-    window are chosen, not tuned.
+    PSPS III and V-F, the only source used: input by regression, pending events, capacity of the operator;
+    each change restarts the job, so that queued events are lost. Band and window are chosen, not tuned.
     """
 
     def __init__(self, high: float = 0.8, low: float = 0.3, window: int = 6) -> None:

@@ -1,4 +1,4 @@
-"""Daedalus: the fewest slots that sustain the load foreseen, and have soon caught up after a change."""
+"""Implements Daedalus: the fewest slots that sustain the forecast load and recover soon."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from headgate_lab.rivals.workload import CheckedForecast
 F64 = npt.NDArray[np.float64]
 
 _STEP_S = 1.0
-"""Between two samples, as the authors ask for them."""
+"""Time between two samples, in seconds, as in the authors' code."""
 
 _LAG_S = 1.0
-"""No scale-in while more waits than the slots complete in so long."""
+"""Time of the slots' capacity, in seconds, above which a backlog prevents a scale-in."""
 
 _DAY_S = 86_400.0
 _ROUNDING = 1e-9
@@ -31,7 +31,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class _Plan:
-    """A number of slots and what it sustains; without a time of recovery where none is enough."""
+    """Holds a number of slots and its capacity; `recovery_s` is None if no number of slots is enough."""
 
     slots: int
     capacity: float
@@ -44,9 +44,9 @@ class _Knowledge:
     Attributes
     ----------
     recent : deque of float
-        Arrivals per second since the last checkpoint, at worst: a value per second.
+        Arrivals per second, a value per second, that would be replayed at worst.
     changed_s : float or None
-        When the slots last changed, or the operator was first seen; None: at its next observation.
+        Time of the last change of slots, or of the first observation; None: the next observation.
     """
 
     def __init__(self, ahead: int, checkpoint_steps: int) -> None:
@@ -58,7 +58,7 @@ class _Knowledge:
         self._next_s: float | None = None
 
     def look(self, time_s: float, view: OperatorView, warmup_s: float) -> None:
-        """Take a sample if one is due; it stands for those that were missed as well."""
+        """Take a sample if one is due, also in place of missed ones."""
         self.slots = view.slots
         if self.changed_s is None:
             self.changed_s = time_s
@@ -76,32 +76,33 @@ class _Knowledge:
 
 
 class Daedalus:
-    """Monitor, analyse, plan and execute, once per interval.
+    """Monitors, analyses, plans and executes, once per interval.
 
-    *Analyse.* `CapacityModel` says what a number of slots sustains, `CheckedForecast` what arrives.
-    After a change, what has arrived since a checkpoint, what arrives in the downtime, and what waits
-    must be caught up with what the capacity has to spare over the forecast: `recovery_s`.
+    *Analyse.* `CapacityModel` estimates the capacity of a number of slots, `CheckedForecast` the
+    arrivals. After a change, the spare capacity over the forecast must serve the records since a
+    checkpoint, those of the downtime, and the backlog; the time for that is `recovery_s`.
 
-    *Plan.* The fewest slots whose capacity is above the workload, that recover in time, sustain the
-    forecast until then and, if that is a change, over the whole horizon; all slots if no number does.
-    Nothing changes within `grace_s` of a change, and within `settle_s` only if the slots do not sustain
-    the workload of now and of the next interval; no scale-in while more than a second's work waits.
+    *Plan.* The fewest slots whose capacity is above the workload, that recover in time, and that sustain
+    the forecast until then, and over the whole horizon if they are a change; all slots if no number
+    does. Nothing changes within `grace_s` of a change. Within `settle_s` slots only change if they do
+    not sustain the workload of now and of the next interval. No scale-in while more than a second's work
+    waits.
 
     Parameters
     ----------
     interval_s : float
-        Between two decisions, seconds; > 0.
+        Time between two decisions, in seconds; > 0.
     horizon_s : float
-        How far the workload is forecast, seconds; > 0, at most a day.
+        Horizon of the forecast, in seconds; > 0, at most a day.
     target_recovery_s : float
-        Within which a change must be caught up, seconds; >= 0.
+        Longest recovery after a change, in seconds; >= 0.
     grace_s, settle_s, warmup_s : float
-        After a change, and after the start: how long nothing changes, only what must, and how long
-        utilisation does not count yet; seconds, >= 0.
+        Periods after a change, and after the start, in seconds; >= 0: without changes; with necessary
+        changes only; and in which utilisation does not count yet.
     checkpoint_s : float
-        The interval of checkpoints, all of which is replayed at worst, seconds; from 0 to a day.
+        Interval of checkpoints, which is replayed at worst, in seconds; from 0 to a day.
     downtime_s : float
-        The downtime of a scale-out before one was seen, twice that of a scale-in; seconds, >= 0.
+        Assumed downtime of the first scale-out, twice that of the first scale-in, in seconds; >= 0.
 
     References
     ----------
@@ -110,12 +111,12 @@ class Daedalus:
     monitor, analyse, plan and execute. Numbers, and the order of the plan's rules, are those of the
     code that the authors published with it.
 
-    Differs: each operator is a job of its own, with its own arrivals for workload. CPU is a slot's
-    useful time, throughput the service rate times that. ARIMA has no moving average, knows an hour of
-    samples and begins with 60; no forecast is below 0. A downtime is what changes of that direction
-    really took, the newest as much as all before: the paper infers recoveries from anomalies of the
-    throughput, and moves the downtime by a second. At the start nothing changes for the time of grace,
-    where the authors wait for 500 s.
+    Differs: each operator is a separate job, whose workload is its arrivals. CPU is a slot's useful time,
+    throughput the service rate times that. ARIMA has no moving average, uses an hour of samples and
+    begins with 60; forecasts are at least 0. The downtime is measured from changes of the same
+    direction, the newest with the same weight as all previous ones; the paper infers recoveries from
+    anomalies of the throughput, and adjusts the downtime by a second. At the start nothing changes for
+    `grace_s`, where the authors wait for 500 s.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Daedalus:
         return Decision(changes, "; ".join(reasons) + ".", "daedalus", numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Begin the time of grace, and learn how long such a change takes."""
+        """Start the period of grace, and update the downtime of this direction."""
         known = self._known.get(operator)
         if known is None:
             return
@@ -201,12 +202,12 @@ class Daedalus:
         self._measured.add(way)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Forget what the slot sustained."""
+        """Drop the samples of the slot."""
         if operator in self._known:
             self._known[operator].capacity.forget(slot_id)
 
     def _plan(self, time_s: float, view: OperatorView, known: _Knowledge) -> _Plan | None:
-        """Return the number of slots to change to; None for those that there are."""
+        """Return the planned number of slots; None for the present number."""
         since_s = time_s - (time_s if known.changed_s is None else known.changed_s)
         present, now, path = known.capacity.of(view.slots), known.workload.mean, known.workload.path
         if since_s < self._grace_s - _ROUNDING or present <= 0.0:
@@ -234,7 +235,7 @@ class Daedalus:
 
 
 def recovery_s(capacity: float, path: F64, downtime_s: float, waiting: float) -> float:
-    """Return how long after the beginning of a change nothing waits any more, in seconds.
+    """Return the time from the beginning of a change until no records wait, in seconds.
 
     Parameters
     ----------
@@ -248,11 +249,11 @@ def recovery_s(capacity: float, path: F64, downtime_s: float, waiting: float) ->
     Returns
     -------
     float
-        Infinite where that is not so within the forecast.
+        Infinite if records still wait at the end of the forecast.
 
     References
     ----------
-    As `Daedalus`. A second in which more arrives than the capacity adds nothing to what waits.
+    As `Daedalus`. A second with more arrivals than the capacity does not increase the backlog.
     """
     ends_s = np.arange(len(path) + 1) * _STEP_S
     stopped = float(np.interp(downtime_s, ends_s, np.append(0.0, np.cumsum(path) * _STEP_S)))
@@ -264,7 +265,7 @@ def recovery_s(capacity: float, path: F64, downtime_s: float, waiting: float) ->
 
 
 def _peak(path: F64, within_s: float) -> float:
-    """Return the most that is foreseen within so many seconds."""
+    """Return the largest forecast within some seconds."""
     return float(path[: max(1, math.ceil(within_s / _STEP_S - _ROUNDING))].max())
 
 

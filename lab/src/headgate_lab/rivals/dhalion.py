@@ -1,4 +1,4 @@
-"""Dhalion: symptoms, a diagnosis, one resolution at a time, and what did not help is not repeated."""
+"""Implements Dhalion: symptoms, a diagnosis, one resolution at a time, a blacklist of failed ones."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headgate.control.slots.strategies import best_balance, change_of
 from headgate_lab.rivals.averages import is_whole
 
 _NOISE = 0.05
-"""Backpressure in a smaller share of the cycles is none; chosen, not tuned."""
+"""Share of cycles up to which backpressure is ignored; chosen, not tuned."""
 
 _FACTOR = 1.5
-"""Slots are alike if the worst differs from the median by less; chosen, not tuned."""
+"""Factor from which the worst slot counts as different from the median; chosen, not tuned."""
 
 _EMPTY = 0.1
-"""A queue worth less than this share of the bound counts as empty; chosen, not tuned."""
+"""Queue length, as a share of the bound, up to which a queue counts as empty; chosen, not tuned."""
 
 _GROWTH = 2.0
-"""No action more than doubles an operator: a share of backpressure near 1 has no limit."""
+"""Largest factor of an action, since the formula has no limit for shares of backpressure near 1."""
 
 
 class Diagnosis(StrEnum):
@@ -42,14 +42,14 @@ class Diagnosis(StrEnum):
 
 @dataclass
 class _Symptoms:
-    """Holds the symptoms of an operator since the last look.
+    """Holds the symptoms of an operator in the present interval.
 
     Attributes
     ----------
     cycles, pressed : int
-        Cycles, and those under backpressure.
+        Number of cycles, and of those under backpressure.
     peak : float
-        The longest queue as a share of the bound.
+        The longest queue, as a share of the bound.
     """
 
     cycles: int = 0
@@ -64,7 +64,7 @@ class _Symptoms:
 
 @dataclass(frozen=True)
 class _Action:
-    """The last action, to be judged at the next look."""
+    """Holds the last action, which is judged at the end of the next interval."""
 
     operator: str
     diagnosis: Diagnosis
@@ -72,34 +72,33 @@ class _Action:
 
 
 class Dhalion:
-    """Look at the job now and then; act on the operator under most backpressure.
+    """Acts on the operator with most backpressure, once per interval.
 
-    An operator is under backpressure while a slot's backlog is worth more than the bound at its
-    service rate. Diagnoses are tried in this order, without those that are blacklisted:
+    An operator is under backpressure while the time to serve a slot's backlog is longer than the bound.
+    Diagnoses are tried in this order, without blacklisted ones:
 
-    - *skew*: far more arrives at the worst slot than at the others: move key groups away from it;
-    - *slow slot*: as much arrives, but its service rate is far lower: the same;
+    - *skew*: the worst slot gets far more records than the others: move key groups away from it;
+    - *slow slot*: it gets as many, but its service rate is far lower: the same;
     - *under-provisioned*: the slots are alike: slots x (1 + share of backpressure / share without).
 
-    Without backpressure anywhere, an operator whose queues stayed empty is *over-provisioned*:
-    slots x `shrink`. An action that did not help by the next look is blacklisted with its
-    diagnosis.
+    Without backpressure anywhere, an operator with empty queues is *over-provisioned*: slots x `shrink`.
+    An action that did not help within an interval is blacklisted with its diagnosis.
 
     Parameters
     ----------
     interval_s : float
-        Seconds between looks, more than 0, counted from the last change: minutes, in the paper.
+        Length of an interval, in seconds, from the last change on; > 0. Minutes in the paper.
     shrink : float
-        In (0, 1).
+        Factor of slots of an over-provisioned operator, in (0, 1).
     blacklist_s : float
-        Seconds for which a diagnosis is not acted on again, at least 0; the paper names no time.
+        Time for which a diagnosis stays blacklisted, in seconds; >= 0. The paper names no time.
 
     References
     ----------
     Floratou et al., "Dhalion: self-regulating streaming in Heron", PVLDB 10(12), 2017, 4 and 5.
-    Differs: backpressure is read off the backlog, since nothing here stops a source; key groups
-    move by StreamSwitch's best balance, where Heron restarts containers and changes hash functions;
-    one failure blacklists, where the paper counts a ratio.
+    Differs: backpressure is derived from the backlog, since sources do not stop here; key groups move by
+    StreamSwitch's best balance, where Heron restarts containers and changes hash functions; one failure
+    blacklists, where the paper uses a ratio of failures.
     """
 
     def __init__(
@@ -135,14 +134,14 @@ class Dhalion:
         return decision
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Look again an interval from now."""
+        """Start a new interval."""
         self._begin()
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""
 
     def _begin(self) -> None:
-        """Forget the symptoms; the next interval begins with the next cycle."""
+        """Drop the symptoms; the next interval begins with the next cycle."""
         self._ends_s = None
         self._symptoms.clear()
 
@@ -159,7 +158,7 @@ class Dhalion:
         if last is None or last.operator not in self._symptoms:
             return
         share = self._symptoms[last.operator].share
-        # An action against backpressure must lessen it, one that saves slots must not cause it.
+        # An action against backpressure must reduce it, one that removes slots must not cause it.
         if share > _NOISE and share >= last.share:
             self._barred_s[last.operator, last.diagnosis] = now_s + self._blacklist_s
 
@@ -199,7 +198,7 @@ class Dhalion:
 
 
 def _queues_s(view: OperatorView) -> F64:
-    """Return how long each slot needs for its backlog, shape [N]; infinite where it cannot."""
+    """Return the time that each slot needs for its backlog, shape [N]; infinite at service rate 0."""
     backlog = np.bincount(view.assignment.slot_of, weights=view.backlog, minlength=view.slots)
     queues: F64 = np.full(view.slots, np.inf)
     queues[backlog <= 0.0] = 0.0
@@ -209,7 +208,7 @@ def _queues_s(view: OperatorView) -> F64:
 
 
 def _diagnoses(view: OperatorView) -> Iterator[Diagnosis]:
-    """Yield what may be wrong with an operator under backpressure, the likeliest first."""
+    """Yield the possible diagnoses of an operator under backpressure, the likeliest first."""
     worst = int(np.argmax(_queues_s(view)))
     if view.slot_rate[worst] > _FACTOR * np.median(view.slot_rate):
         yield Diagnosis.SKEW

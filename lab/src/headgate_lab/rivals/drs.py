@@ -1,4 +1,4 @@
-"""DRS: the fewest slots whose expected latency in a queueing network meets the bound."""
+"""Implements DRS: the fewest slots whose expected latency in a queueing network meets the bound."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from headgate.control.slots.streamswitch import Health, healthiness, latency_see
 from headgate_lab.rivals.averages import Averages, is_whole
 
 _SHORTAGE = 2
-"""Give up beyond twice the slots there are, as DRS's code does."""
+"""Largest demand, as a multiple of the available slots; beyond it DRS gives up, as its code does."""
 
 
 class Station:
-    """One M/M/k queue of a Jackson network.
+    """Models an M/M/k queue of a Jackson network.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ class Station:
     References
     ----------
     Fu et al., "DRS: dynamic resource scheduling for real-time analytics over fast streams",
-    ICDCS 2015: Erlang's C formula. Differs: from the recurrence of Erlang's B, whose terms stay
-    between 0 and 1, where r^k and k! overflow.
+    ICDCS 2015: Erlang's C formula. Differs: computed by the recurrence of Erlang's B, whose terms stay
+    between 0 and 1, since r^k and k! overflow.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Station:
 
     @property
     def waits(self) -> float:
-        """C: the probability that a record waits; 1 where the servers do not keep up."""
+        """C: the probability that a record waits; 1 if the servers do not keep up."""
         return _erlang_c(self._offered, self.servers, self._blocking)
 
     @property
@@ -74,7 +74,7 @@ class Station:
 
     @property
     def gain_s(self) -> float:
-        """By how much one more server lowers `latency_s`."""
+        """Reduction of `latency_s` by one more server."""
         more = self._ratio * self._sojourn_s(self.servers + 1, self._next_blocking())
         return math.inf if math.isinf(self.latency_s) else self.latency_s - more
 
@@ -95,9 +95,9 @@ def fewest_servers(
     correction: float,
     available: int,
 ) -> dict[str, int] | None:
-    """Return the fewest servers per station that meet a target, or None where none do.
+    """Return the fewest servers per station that meet a target; None if the target is infeasible.
 
-    Starts with as many as keep up and adds one at a time where it helps most.
+    Starts with the fewest servers that keep up, and adds one at a time where it helps most.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def fewest_servers(
     target_s : float
         Bound on the expected time in the network, in seconds.
     correction : float
-        By what factor the model has been too optimistic; >= 1.
+        Factor by which the model has been too optimistic; >= 1.
     available : int
-        Servers there are. A result may exceed it, up to twofold; what needs more is infeasible.
+        Available servers. A result may exceed them, up to twofold; a larger demand is infeasible.
     """
     limit = _SHORTAGE * available
     if sum(rate / mu for rate, mu, _ in rates.values()) >= limit:
@@ -124,25 +124,25 @@ def fewest_servers(
 
 
 class Drs:
-    """Give each operator the fewest slots that a queueing model says will do.
+    """Gives each operator the fewest slots with which a queueing model meets the bound.
 
-    With a bound on the end-to-end latency all operators form one network; without, each operator is
-    one for itself. A decision that adds or removes several slots is carried out by unit strategies,
-    one per cycle, each StreamSwitch's best.
+    With a bound on the end-to-end latency all operators form one network; otherwise each operator is a
+    network. A decision that adds or removes several slots is carried out by StreamSwitch's best unit
+    strategies, one per cycle.
 
     Parameters
     ----------
     epsilon : float
-        Safety margin in [0, 1): the service rate is taken as (1 - epsilon) mu.
+        Safety margin in [0, 1): the model's service rate is (1 - epsilon) mu.
     interval_s : float
-        Seconds between decisions, more than 0; the first comes after two of them. Rates and
-        latencies are averaged over the time since the last decision or change.
+        Time between decisions, in seconds; > 0; the first comes after two intervals. Rates and latencies
+        are averaged over the time since the last decision or change.
 
     References
     ----------
-    Fu et al., ICDCS 2015, and the authors' published code (mode MinQoSOpt, 30 s); StreamSwitch 6
-    for epsilon and for which key groups move. A target that cannot be met changes nothing, as
-    there. Differs: latencies are taken above the floor.
+    Fu et al., ICDCS 2015, and the authors' published code (mode MinQoSOpt, 30 s); StreamSwitch 6 for
+    epsilon and for the choice of key groups. As there, an infeasible target changes nothing. Differs:
+    latencies are those above the floor.
     """
 
     def __init__(self, epsilon: float = 0.2, interval_s: float = 30.0) -> None:
@@ -152,7 +152,7 @@ class Drs:
         self._next_s: float | None = None
         self._averages: defaultdict[str, Averages] = defaultdict(Averages)
         self._wanted: dict[str, int] = {}
-        """Slots per operator as last decided; no entry where they are reached."""
+        """Slots per operator of the last decision; no entry once they are reached."""
 
     @property
     def name(self) -> str:
@@ -185,21 +185,21 @@ class Drs:
         return Decision(changes, "; ".join(reasons) + ".", f"{self._kind()} -> {kinds}", numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Begin to average anew: what was measured is of another assignment."""
+        """Restart the averages, which are of another assignment."""
         self._averages.pop(operator, None)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""
 
     def _kind(self) -> str:
         return "drs"
 
     def _otherwise(self, view: OperatorView) -> UnitStrategy | None:
-        """Return what to do with an operator that is not being scaled."""
+        """Return a strategy for an operator that is not being scaled."""
         return None
 
     def _measure(self, observation: Observation) -> None:
-        """Average; at the end of an interval, decide how many slots are wanted."""
+        """Update the averages; at the end of an interval, decide on the wanted slots."""
         for name, view in observation.operators.items():
             self._averages[name].add(view)
         if self._next_s is None:
@@ -231,7 +231,7 @@ class Drs:
     def _want(
         self, views: Mapping[str, OperatorView], ratios: Mapping[str, float], target_s: float
     ) -> None:
-        """Decide how many slots one network wants; nothing changes where the target is infeasible."""
+        """Decide on the wanted slots of one network; nothing changes if the target is infeasible."""
         rates: dict[str, tuple[float, float, float]] = {}
         for name in views:
             means = self._averages[name]
@@ -250,13 +250,13 @@ class Drs:
             self._wanted.update(wanted)
 
     def _towards(self, name: str, view: OperatorView) -> UnitStrategy | None:
-        """Return the next unit strategy towards the wanted number; None where it is reached."""
+        """Return the next unit strategy towards the wanted number; None if it is reached."""
         wanted = self._wanted_of(name, view)
         strategy = None
         if wanted < view.slots:
             strategy = best_scale_in(view, self._epsilon)
         elif wanted > view.slots:
-            # The most loaded slot that can be relieved: one hot key group alone cannot.
+            # Take the most loaded slot that can be relieved: one with a single key group cannot.
             order = np.argsort(-self._pressure(view), kind="stable")
             options = (best_scale_out(view, self._epsilon, int(slot)) for slot in order)
             strategy = next((option for option in options if option is not None), None)
@@ -265,7 +265,7 @@ class Drs:
         return strategy
 
     def _wanted_of(self, name: str, view: OperatorView) -> int:
-        """Return how many slots are wanted, within what the operator may have."""
+        """Return the wanted number of slots, within the operator's limits."""
         return min(max(self._wanted.get(name, view.slots), view.slots_min), _most(view))
 
     def _pressure(self, view: OperatorView) -> F64:
@@ -273,7 +273,7 @@ class Drs:
 
 
 class DrsBalanced(Drs):
-    """DRS, and StreamSwitch's load balancing of an operator that DRS does not scale.
+    """Adds to DRS StreamSwitch's load balancing of operators that DRS does not scale.
 
     The severe slot with the largest projected latency gives key groups to another one, if no slot
     is severe afterwards; see `StreamSwitch`.
@@ -288,7 +288,7 @@ class DrsBalanced(Drs):
 
     def _otherwise(self, view: OperatorView) -> UnitStrategy | None:
         if not np.any(view.latency_s - view.floor_s > view.alert_s):
-            return None  # nothing is severe: the usual case, in every cycle
+            return None  # no slot is severe, the usual case
         now_s = projected_latency_s(view.slot_rate, view.service_rate, self._epsilon)
         seen_s = latency_seen_s(view)
         severe = healthiness(view, seen_s, now_s) == Health.SEVERE
@@ -298,18 +298,18 @@ class DrsBalanced(Drs):
         strategy = best_balance(view, self._epsilon, source)
         if strategy is None:
             return None
-        # A balance leaves slots their numbers, so that the latencies seen still belong to them.
+        # A balance keeps the slots' numbers, so that the measured latencies still apply.
         cured = healthiness(view, seen_s, strategy.latency_s).max() < Health.SEVERE
         return strategy if cured else None
 
 
 def _erlang_c(offered: float, servers: int, blocking: float) -> float:
-    """Return the probability of waiting, from that of blocking."""
+    """Return the probability of waiting, from the probability of blocking."""
     if offered >= servers:
         return 1.0
     return blocking / (1.0 - offered / servers * (1.0 - blocking))
 
 
 def _most(view: OperatorView) -> int:
-    """Return how many slots an operator can have at most."""
+    """Return the most slots that an operator can have."""
     return min(view.slots_max, view.assignment.key_groups)

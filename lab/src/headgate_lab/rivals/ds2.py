@@ -1,4 +1,4 @@
-"""DS2: the number of slots from true rates, for all operators at once."""
+"""Implements DS2: numbers of slots from true rates, for all operators at once."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _ROUNDING = 1e-9
 
 
 class Ds2:
-    """Give every operator as many slots as its input needs at the slots' true rate.
+    """Gives every operator the slots that its input needs at the slots' true rate.
 
     The true rate of a slot is records per second of useful time. An operator needs
-    ``ceil(target input / mean true rate)`` slots. The target input of one that sources feed is what
-    arrives; of the others it is the target input of their parents, times the operator's arrivals
-    per record that the parents process. So one decision is enough even if a slow parent holds back
-    what its children see.
+    ``ceil(target input / mean true rate)`` slots. The target input of an operator without parents is its
+    arrival rate; for other operators it is the parents' target input times the operator's arrivals per
+    record that the parents process. So one decision suffices, even if a slow parent limits the input of
+    its children.
 
     Parameters
     ----------
     interval_s : float
-        Policy interval, in seconds, more than 0: rates are averaged over it. Chosen, not tuned.
+        Policy interval over which rates are averaged, in seconds; > 0. Chosen, not tuned.
     warmup : int
-        Intervals that are ignored at the start and after each change, at least 0.
+        Intervals that are ignored at the start and after each change; >= 0.
     activation : int
-        Decisions that are collected before one is acted on, at least 1; their median counts.
+        Number of decisions whose median is carried out; >= 1.
 
     References
     ----------
     Kalavri et al., "Three steps is all you need", OSDI 2018, 3 and 4.2. Differs: selectivity is
-    taken per operator over all its parents, not per edge; a backlog is not seen, as in the paper.
+    computed per operator over all its parents, not per edge. As in the paper, the backlog is ignored.
     """
 
     def __init__(self, interval_s: float = 10.0, warmup: int = 1, activation: int = 1) -> None:
@@ -77,22 +77,22 @@ class Ds2:
         return self._act(observation) if self._collected >= self._activation else NOTHING
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Begin anew and warm up: what was measured so far is of another number of slots."""
+        """Start a new interval and warm up, since the averages are of another number of slots."""
         self._ends_s = None
         self._ignored = self._warmup
         self._averages.clear()
         self._forget()
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""
 
     def _forget(self) -> None:
-        """Forget the decisions collected so far."""
+        """Drop the decisions collected so far."""
         self._collected = 0
         self._wanted.clear()
 
     def _optimum(self, observation: Observation) -> dict[str, float]:
-        """Return the number of slots per operator, upstream first; those that can tell."""
+        """Return the slots that each operator needs, upstream first, for operators with a true rate."""
         wanted: dict[str, float] = {}
         target: dict[str, float] = {}
         for name in observation.operators:

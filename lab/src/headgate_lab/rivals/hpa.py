@@ -1,4 +1,4 @@
-"""Kubernetes' horizontal autoscaler: slots in proportion to their measured utilisation."""
+"""Implements Kubernetes' horizontal autoscaler: slots in proportion to measured utilisation."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from headgate.control.slots.hindsight.demand import Most
 from headgate.control.slots.rescaling import rescaled
 
 _TOLERANCE = 0.1
-"""Utilisation this near to the target, as a share of it, changes nothing."""
+"""Relative difference of utilisation from the target up to which slots do not change."""
 
 _AT_ONCE, _TIMES = 4, 2
-"""A period adds at most so many slots, or makes them so many times as many, whichever is more."""
+"""A period adds at most `_AT_ONCE` slots, or multiplies them by `_TIMES`, whichever is more."""
 
 _ROUNDING = 1e-9
 
 
 class Hpa:
-    """Every period: slots x utilisation / target, downwards only to the most wanted in a window.
+    """Sets slots x utilisation / target every period; scale-in only to the most wanted in a window.
 
     Parameters
     ----------
     target : float
-        Utilisation that is wanted, in (0, 1].
+        Target utilisation, in (0, 1].
     window_s : float
-        Stabilisation of scale-in, seconds.
+        Stabilisation window of scale-in, in seconds.
     period_s : float
-        Between two decisions, seconds.
+        Time between two decisions, in seconds.
 
     References
     ----------
@@ -54,7 +54,7 @@ class Hpa:
         return f"hpa({self._target:g}, {self._window_s:g}, {self._period_s:g})"
 
     def decide(self, observation: Observation) -> Decision:
-        """Return the changes of a period's end."""
+        """Return the changes at the end of a period."""
         time_s = observation.time_s
         if time_s < self._due_s - _ROUNDING:
             return NOTHING
@@ -84,7 +84,7 @@ class Hpa:
         return float(max(1, min(wanted, max(view.slots + _AT_ONCE, view.slots * _TIMES))))
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing."""
+        """Do nothing; no state depends on it."""

@@ -1,4 +1,4 @@
-"""Packing: as few slots as key groups fit into, with as many moves at once as that takes."""
+"""Packs key groups into as few slots as possible, with as many moves at once as needed."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from headgate.core.assignment import Assignment
 I64 = npt.NDArray[np.int64]
 
 _EPSILON_MAX = 0.99
-# With so little left, any load is too much.
+# With a larger margin no load fits.
 
 
 class Packing:
-    """StreamSwitch's diagnosis; key groups then go, one by one, where they fit best.
+    """Uses StreamSwitch's diagnosis, and moves key groups one by one to the slots where they fit best.
 
-    A slot's *fill* is the load with which its projected latency, with a margin of `epsilon`, is at
-    the bound. The margin is for filling alone: a slot is severe once it is projected to be above
-    the bound with all of its service rate, and good until then. So it may grow, once filled, by
-    `epsilon` of its service rate before it costs another change.
+    A slot's *fill* is the load at which its projected latency, with a margin of `epsilon`, is at the
+    bound. The margin only applies to filling: a slot is severe if it is projected to be above the bound
+    with its whole service rate. So the load of a filled slot may grow by `epsilon` of the service rate
+    before another change is needed.
 
-    - severe slots: each gives away its largest key groups until it is within its fill, each group to
-      the slot that it fills best; what fits nowhere gets a new slot, with half of what is left;
-    - none severe: the slots with least load are emptied, one after the other, as long as each of
-      their key groups fits into another good slot. A moderate slot is left alone, and does not keep
-      the others from it.
+    - With severe slots, each of them gives away its largest key groups until its load is within its fill,
+      each group to the slot of best fit. If not all fit, a new slot gets half of the rest.
+    - Without severe slots, the slots with least load are emptied, one after another, as long as their key
+      groups fit into other good slots. Moderate slots do not change.
 
-    All of that is one change. StreamSwitch fills less: it joins two whole slots, and only while all
-    are good. The price is moves: three to five times as many, each of which stops more slots, so that
-    success with the same margin is a little less.
+    All of that is one change. StreamSwitch fills less: it joins two whole slots, and only while all are
+    good. The price of packing is three to five times as many moves, each of which stops more slots, so
+    that success with the same margin is slightly lower.
 
     Parameters
     ----------
     epsilon : float
-        Safety margin in [0, 0.99]: the share of a slot's service rate that is kept free when it is
+        Safety margin in [0, 0.99]: share of a slot's service rate that stays free when the slot is
         filled.
 
     References
     ----------
-    Ours. StreamSwitch 3.2 to 3.4 and 4.2 for health and projection; best fit decreasing for the
-    rest. As there, a key group that alone is above the bound on any slot stays where it is, its
-    slot is relieved of the others, and asks for no more slots.
+    Ours. StreamSwitch 3.2 to 3.4 and 4.2 for health and projection; best fit decreasing for the rest. As
+    in StreamSwitch, a key group that alone is above the bound on any slot stays in its slot, which gives
+    away the other groups and gets no further slots.
     """
 
     def __init__(self, epsilon: float = 0.2) -> None:
@@ -88,23 +87,23 @@ class Packing:
         return Decision(changes, " ".join(reasons), ", ".join(rules), numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing; the next observation shows the change."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing; the next observation shows the failure."""
 
 
 @dataclass
 class _Plan:
-    """Holds the slots to which key groups are to go. Slots keep their numbers, new ones come last.
+    """Holds the planned slots of key groups. Slots keep their numbers; new slots come last.
 
     Attributes
     ----------
     slot_of : int64[G]
     load, fill : list of float
-        Of each slot: arrivals per second, and how many there may be.
+        Arrivals per second of each slot, and their largest value.
     open : list of bool
-        Whether the slot is there afterwards.
+        Whether the slot exists after the change.
     """
 
     slot_of: I64
@@ -116,7 +115,7 @@ class _Plan:
         return _Plan(self.slot_of.copy(), self.load[:], self.fill[:], self.open[:])
 
     def best_fit(self, rate: float, among: list[int]) -> int | None:
-        """Return the slot that a key group of that `rate` would fill best; None where it fits nowhere."""
+        """Return the slot of best fit for a key group of that `rate`; None if it fits nowhere."""
         left = [(self.fill[slot] - self.load[slot] - rate, slot) for slot in among]
         return min((fit for fit in left if fit[0] >= 0.0), default=(0.0, None))[1]
 
@@ -128,7 +127,7 @@ class _Plan:
 
 
 class _Bins:
-    """The slots of one operator, while a decision about it is made."""
+    """Plans the slots of one operator during a decision."""
 
     def __init__(self, view: OperatorView, epsilon: float) -> None:
         self._view = view
@@ -137,7 +136,7 @@ class _Bins:
         fill = (1.0 - epsilon) * mu - 1.0 / self._within
         slot_of = np.array(view.assignment.slot_of)
         self._plan = _Plan(slot_of, view.slot_rate.tolist(), fill.tolist(), [True] * view.slots)
-        # Largest first: what is left over then is small, and fits more easily.
+        # Largest first, since the small groups that remain fit more easily.
         self._largest_first: list[int] = np.argsort(-view.group_rate, kind="stable").tolist()
         single = projected_latency_s(view.group_rate, float(mu.max()), epsilon)
         self._hopeless = view.floor_s + single > view.bound_s
@@ -177,12 +176,12 @@ class _Bins:
         return "good -> scale-in", reason
 
     def change(self) -> Change | None:
-        """Return the change to what is planned; None where nothing is."""
+        """Return the planned change; None if the plan is the present assignment."""
         view, plan = self._view, self._plan
         if plan.slot_of.tolist() == list(view.assignment.slot_of):
             return None
         slots = sum(plan.open)
-        # The last slots take the numbers of those that are closed.
+        # The last slots take the numbers of closed slots.
         spare = iter([slot for slot in range(slots, len(plan.open)) if plan.open[slot]])
         stays = [slot if plan.open[slot] else next(spare) for slot in range(slots)]
         number = {old: new for new, old in enumerate(stays)}
@@ -205,7 +204,7 @@ class _Bins:
         }
 
     def _emptied(self, source: int, among: list[int]) -> _Plan | None:
-        """Return the plan with all of a slot's key groups in others; None where they do not fit."""
+        """Return the plan with all of a slot's key groups in other slots; None if they do not fit."""
         plan = self._plan.copy()
         for group in self._groups(source):
             destination = plan.best_fit(self._rate(group), among)
@@ -216,7 +215,7 @@ class _Bins:
         return plan
 
     def _split(self, source: int, groups: list[int]) -> int:
-        """Move about half of a slot's load to a new slot, the smallest key groups; return the new one."""
+        """Move about half of a slot's load, the smallest key groups, to a new slot; return its number."""
         plan = self._plan
         new = len(plan.load)
         plan.load.append(0.0)
@@ -232,7 +231,7 @@ class _Bins:
         return new
 
     def _most(self, slot: int) -> float:
-        """Return the load with which a slot is projected to be at its bound without a margin."""
+        """Return the load at which a slot's projected latency, without a margin, is at the bound."""
         return float(self._view.service_rate[slot]) - 1.0 / self._within
 
     def _groups(self, slot: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""STRETCH's second controller: the work that waits and the work that is foreseen count as well."""
+"""Implements STRETCH's second controller, for which pending and predicted work count, too."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from headgate_lab.rivals.window_fill import WindowFill
 
 
 class Predictive:
-    """Keep the load of an operator in a narrow band; load is made of three kinds of work.
+    """Keeps the load of an operator in a narrow band; load is the sum of three kinds of work.
 
     ::
 
         demand = lambda / mu x max(1, growth)  +  backlog / (mu x catch_up_s)
                  current       predicted          pending
 
-    in slots' worth of work. The growth is that of the window's contents within `ahead_s`: a record
-    of a join is compared with what its window holds. After a step up it is above 1 until the window
-    has been filled at the new rate, after a step down below 1 and not counted: slots go when the work
-    has gone.
+    in slots. The growth is that of the records in the window within `ahead_s`, since a record of a join
+    is compared with all of them. After a step up the growth is above 1 until the window has been filled
+    at the new rate. After a step down it is below 1 and does not count, so that slots are removed only
+    when the work has decreased.
 
     Parameters
     ----------
     high, target, low : float
-        As `Band`.
+        See `Band`.
     window_s : float
         WS of the operator in seconds; 0: the cost of a record does not depend on a window.
     ahead_s : float
-        How far ahead work is predicted, seconds.
+        Horizon of the prediction, in seconds.
     catch_up_s : float
-        Within how many seconds pending work should be done; > 0.
+        Time in which pending work should be done, in seconds; > 0.
 
     References
     ----------
-    STRETCH 8.5, Q5: 80 % and 70 %. The target is not given: their middle. Nor is how far it looks
-    ahead and how fast it catches up: chosen, so that pending work is gone within the paper's 10 s. The
-    cost of a record is taken to be proportional to the window's contents, with nothing fixed.
+    STRETCH 8.5, Q5: 80 % and 70 %. The paper does not give the target (here their mean), the horizon and
+    the catch-up time; they are chosen so that pending work is done within the paper's 10 s. The cost of a
+    record is assumed proportional to the records in the window, without a fixed part.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Predictive:
         return Decision(changes, "; ".join(reasons) + ".", "predictive", numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing; the next observation shows the change."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Do nothing; the next observation shows the failure."""

@@ -15,7 +15,7 @@ class Regression:
 
     Parameters
     ----------
-    window : int    How many values; >= 2.
+    window : int    Number of values; >= 2.
 
     References
     ----------
@@ -32,14 +32,14 @@ class Regression:
         return f"regression({self._values.maxlen})"
 
     def observe(self, value: float) -> None:
-        """Keep the value; a missing one lies on the line, or is skipped where there is none."""
+        """Add a value; a missing value is replaced by the forecast, if there is one."""
         if is_present(value):
             self._values.append(value)
         elif self._values:
             self._values.append(self.forecast())
 
     def forecast(self, ahead: int = 1) -> float:
-        """Return the line's value."""
+        """Return the line's value `ahead` values after the last one, at least 0."""
         count = len(self._values)
         if count == 0:
             raise nothing_seen()

@@ -1,4 +1,4 @@
-"""Rivals of a policy that knows utilities: nothing at all, equal shares, first come first served."""
+"""Implements rivals of a policy that knows utilities: unmanaged, equal shares, first come first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.control.limits import check_range
 
 
 class Unmanaged:
-    """Jobs keep the slots they came with: Storm's default scheduler."""
+    """Leaves jobs the slots of their start, as Storm's default scheduler does."""
 
     @property
     def name(self) -> str:
@@ -18,20 +18,20 @@ class Unmanaged:
         return "unmanaged"
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return nothing."""
+        """Return no changes."""
         return FleetDecision(rule="unmanaged")
 
 
 class EqualShares:
-    """Every job gets the same share of the budget.
+    """Gives every job the same share of the budget.
 
-    Within a job, each operator has at least its fewest slots and the rest goes where the work is: in
-    proportion to the slots that are busy, of which a saturated operator counts as twice as many.
+    Within a job, each operator has at least its minimum, and the rest is divided in proportion to busy
+    slots; those of a saturated operator count twice.
 
     Parameters
     ----------
     every_s : float
-        Time between two divisions, in seconds; > 0. Chosen so that a division is seen to work.
+        Time between two divisions, in seconds; > 0. Chosen long enough for a division to take effect.
     """
 
     def __init__(self, every_s: float = 120.0) -> None:
@@ -57,9 +57,9 @@ class EqualShares:
 
 
 class FirstCome:
-    """Jobs get what they want in the order in which they were submitted, until nothing is left.
+    """Gives jobs the slots they want, in the order of submission, until the budget is used up.
 
-    What a job wants is what Henge would give it. Nobody gives anything back.
+    A job wants the slots that Henge would give it. No job returns slots.
 
     Parameters
     ----------
@@ -103,14 +103,14 @@ _SATURATED = 0.95
 
 
 def _divided(job: FleetJob, share: int) -> dict[str, int]:
-    """Return `share` slots divided over the operators of a job: the fewest for each, the rest by work."""
+    """Return `share` slots divided over a job's operators: the minimum for each, the rest by work."""
     operators = job.operators
     busy = {
         name: op.slots * op.capacity * (2.0 if op.capacity > _SATURATED else 1.0)
         for name, op in operators.items()
     }
     if not any(busy.values()):
-        busy = dict.fromkeys(operators, 1.0)  # where the work is cannot be seen yet
+        busy = dict.fromkeys(operators, 1.0)  # no work has been measured yet
     total = sum(busy.values())
     least = {name: op.slots_min for name, op in operators.items()}
     rest = max(0, share - sum(least.values()))

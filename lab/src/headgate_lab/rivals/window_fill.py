@@ -7,10 +7,10 @@ from collections import deque
 
 
 class WindowFill:
-    """Counts what arrived within the last `window_s` seconds, and what will have.
+    """Counts the records in a time window, and predicts their number.
 
-    A record of a join costs what the opposite window holds, so after a step of the arrival rate
-    the cost of a record still moves until the window has been filled at the new rate.
+    The cost of a join's record is proportional to the records in the opposite window. So after a step of
+    the arrival rate the cost changes until the window has been filled at the new rate.
 
     ::
 
@@ -25,9 +25,9 @@ class WindowFill:
 
     References
     ----------
-    STRETCH 8.5 (the predicted workload of J+, after its reference 22). What came before the first
-    observation is taken to have come at the first one's rate, and nothing before time 0: a window that
-    was restored at the start of a job is not known of.
+    STRETCH 8.5 (the predicted workload of J+, after its reference 22). Before the first observation, the
+    arrival rate is assumed to be that of the first one, and 0 before time 0: a window that was restored
+    at the start of a job is unknown.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -36,9 +36,9 @@ class WindowFill:
         self._counts: deque[float] = deque()
 
     def observe(self, time_s: float, rate: float) -> None:
-        """Take note of the arrivals per second since the last call.
+        """Record the arrivals per second since the last call.
 
-        A call that is not later than the last one changes nothing.
+        A call with an earlier or equal time changes nothing.
         """
         if not self._times:
             self._times.append(max(0.0, time_s - self._window_s))
@@ -48,13 +48,13 @@ class WindowFill:
             return
         self._times.append(time_s)
         self._counts.append(self._counts[-1] + rate * elapsed_s)
-        # The last one before the window stays: the window begins between it and the next.
+        # Keep the last observation before the window: the window begins between it and the next.
         while len(self._times) > 1 and self._times[1] <= time_s - self._window_s:
             self._times.popleft()
             self._counts.popleft()
 
     def growth(self, ahead_s: float, rate: float) -> float:
-        """Return the window's contents in `ahead_s` seconds over those of now, arrivals being `rate`.
+        """Return the records in the window in `ahead_s` seconds, relative to now, at arrival rate `rate`.
 
         1 without a window, and while it is empty.
         """

@@ -1,4 +1,4 @@
-"""Predicts arrivals within the horizon: an autoregression if lately right, else a straight line."""
+"""Predicts arrivals within a horizon, by an autoregression if it was accurate lately, else by a line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from headgate_lab.rivals.autoregression import Autoregression
 F64 = npt.NDArray[np.float64]
 
 _POOR, _BAD, _BAD_RUNNING = 0.25, 0.10, 15
-"""A forecast whose WAPE is not below `_POOR` is not used; so many running not below `_BAD`: retrain."""
+"""An autoregression is used while the last forecast's WAPE is below `_POOR`; after `_BAD_RUNNING`
+consecutive forecasts at or above `_BAD` it is retrained."""
 
 _FIRST = 60
-"""Values of the first training: a minute of the paper's, one per second."""
+"""Values of the first training: a minute at the paper's one value per second."""
 
 _REACH = 2.0 / 3.0
-"""How much of the horizon the line reaches: 600 of 900 s, in the authors' code."""
+"""Length of the line's forecast, as a share of the horizon: 600 of 900 s in the authors' code."""
 
 
 class CheckedForecast:
@@ -28,21 +29,21 @@ class CheckedForecast:
     Parameters
     ----------
     ahead : int
-        How many values are forecast; >= 1.
+        Number of values to forecast; >= 1.
 
     Attributes
     ----------
     latest : list of float
         The values since the last forecast.
     path : float64[n]
-        The forecast: `ahead` values, or two thirds of them where it is a line; >= 0.
+        The forecast: `ahead` values, or two thirds of them for a line; >= 0.
     by : str
-        What made it.
+        Name of the method of the forecast.
 
     References
     ----------
     Daedalus, as `headgate_lab.rivals.daedalus`: forecast over 15 minutes, checked by its
-    weighted absolute percentage error; a regression in its place where that is poor.
+    weighted absolute percentage error; a regression replaces a poor forecast.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -63,7 +64,7 @@ class CheckedForecast:
         return sum(self.latest) / len(self.latest)
 
     def observe(self, value: float) -> None:
-        """Take the next value, which is finite."""
+        """Add the next value, which is finite."""
         self._model.observe(value)
         self.latest.append(value)
         self._seen += 1
@@ -84,7 +85,7 @@ class CheckedForecast:
 
 
 def wape(seen: list[float], foreseen: F64 | None) -> float:
-    """Return the sum of the errors over that of the values; infinite where nothing can be compared."""
+    """Return the sum of errors relative to the sum of values; infinite without values to compare."""
     count = 0 if foreseen is None else min(len(seen), len(foreseen))
     if foreseen is None or not count:
         return math.inf
@@ -94,7 +95,7 @@ def wape(seen: list[float], foreseen: F64 | None) -> float:
 
 
 def line(values: list[float], ahead: int) -> F64:
-    """Return the straight line through the values, drawn out by so many; not below 0."""
+    """Return the next `ahead` values of the regression line through `values`, at least 0."""
     count = len(values)
     if count < 2:  # noqa: PLR2004
         return np.full(ahead, values[0] if values else 0.0)

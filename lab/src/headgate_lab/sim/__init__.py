@@ -1,1 +1,1 @@
-"""Simulators beyond the one in `headgate.whatif`: record by record, pools, fleets, a shared join."""
+"""Provides more simulators than `headgate.whatif`: single records, pools, fleets, a shared join."""

@@ -1,11 +1,11 @@
-"""A simulated stream join, J+: every slot sees every record, and work grows with the window.
+"""Simulates a stream join, J+, in which every slot sees every record and work grows with the window.
 
-Belongs to continuous mode, with a rule of its own for who serves what, so that it shares the loop,
-the policies and the log of decisions with the other operators, but not their queues: a record has no
-key group. It meets the whole opposite window, of which each slot holds the share of its virtual keys,
-and is done when the last slot is. A switch of epochs waits for the next record, behind at most what the
-bounded tuple buffer holds, and for all slots to get there: without the bound it would wait for the whole
-backlog of an overload. With two streams of R/2 each that is R^2 WS / 2 comparisons a second.
+The join shares the control loop, the policies and the log of decisions with other operators of continuous
+mode, but not their queues, since a record has no key group. A record is compared with the whole opposite
+window, of which each slot holds the share of its virtual keys; the record is complete when the last slot
+is. With two streams of R/2 each, these are R^2 WS / 2 comparisons a second. A switch of epochs waits for
+the next record, after at most the records of the bounded tuple buffer, and for all slots to reach it;
+without the bound it would wait for the whole backlog of an overload.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 OPERATOR = "join"
-"""What the one operator is called in observations and decisions."""
+"""Name of the operator in observations and decisions."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class JoinModel:
-    """A join of two streams, and what its slots can do.
+    """Describes a join of two streams, and the speed of its slots.
 
     References
     ----------
@@ -50,25 +50,20 @@ class JoinModel:
     """WS in seconds; > 0."""
 
     comparisons_per_s: float
-    """What one slot compares; > 0."""
-
+    """Comparisons of one slot per second; > 0."""
     slots: int = 1
-    """Slots to start with."""
-
+    """Slots at the start."""
     virtual_keys: int = 1000
-    """Keys that stored records are dealt to in turn, hence key groups; default: the paper's."""
-
+    """Keys to which stored records are assigned in turn, so the number of key groups; default: the
+    paper's."""
     stored_records: float | None = None
-    """What every record is compared with, whatever has arrived; > 0. None: the other stream's
-    records of the last `window_s`, every second one of those."""
-
+    """Fixed number of records with which every record is compared; > 0. None: the other stream's records
+    of the last `window_s`, half of all."""
     buffer_records: int = 100
-    """Records in the tuple buffer that the slowest slot has not served; what else waits does so at its
-    source, and so behind a control record; >= 0. Chosen: the paper bounds the buffer, and does not say
-    at how many."""
-
+    """Most records in the tuple buffer that the slowest slot has not served; >= 0. Further records wait
+    at their source, and so after a control record. Chosen: the paper gives no number."""
     switch_s: float = 0.012
-    """From the moment all slots have met to the new epoch; seconds, >= 0. Default: the paper's time
+    """Time from the meeting of all slots to the new epoch, in seconds; >= 0. Default: the paper's time
     for 30 -> 52 threads."""
 
     def __post_init__(self) -> None:
@@ -81,9 +76,9 @@ class JoinModel:
         check_slots(self.slots, self.virtual_keys)
 
     def comparisons(self, arrival_s: F64) -> F64:
-        """Return with how many stored records each record is compared, float64[n].
+        """Return the number of stored records with which each record is compared, float64[n].
 
-        Records go to the two streams in turn.
+        Records belong to the two streams in turn.
         """
         if self.stored_records is not None:
             return np.full(len(arrival_s), self.stored_records)
@@ -92,7 +87,7 @@ class JoinModel:
         return both / 2.0
 
     def rate_at(self, slots: int) -> float:
-        """Return the records per second that keep `slots` slots just busy, their window filled."""
+        """Return the records per second that fully use `slots` slots once the window is full."""
         capacity = slots * self.comparisons_per_s
         if self.stored_records is not None:
             return capacity / self.stored_records
@@ -101,7 +96,7 @@ class JoinModel:
 
 @dataclass(frozen=True)
 class Switch:
-    """An epoch switch: asked for, carried out, and between how many slots."""
+    """Holds the times of an epoch switch, and the numbers of slots before and after."""
 
     decided_s: float
     applied_s: float
@@ -110,39 +105,38 @@ class Switch:
 
     @property
     def took_s(self) -> float:
-        """The reconfiguration time: from the request to its completion."""
+        """Reconfiguration time: from the request to the new epoch."""
         return self.applied_s - self.decided_s
 
 
 class JoinEngine:
-    """The join on a virtual clock, tick by tick: a `MetricsSource` and an `Actuator`.
+    """Runs the join on a virtual clock, tick by tick; a `MetricsSource` and an `Actuator`.
 
     Parameters
     ----------
     arrival_s : float64[n]
-        When each record arrives, in seconds, never decreasing. Records are in time order and ready
-        when they arrive.
+        Arrival of each record, in seconds, never decreasing. Records are in time order, and ready when
+        they arrive.
     delta_s : float
-        Length of a tick.
+        Length of a tick, in seconds.
 
     Attributes
     ----------
     done_s : float64[n]
-        When the last slot was done with each record; 0 where none is.
+        Completion of each record at its last slot so far; 0 if no slot has served the record.
     comparisons : float64[n]
         See `JoinModel.comparisons`.
     slots : list of int
-        At the end of each tick.
+        Slots at the end of each tick.
     spread : list of float
-        Standard deviation over mean of the slots' useful time in each tick; NaN where there is none.
+        Standard deviation over mean of the slots' useful time in each tick; NaN without useful time.
 
     References
     ----------
     STRETCH 5 and 7: after a request, the next record that a source adds brings the control record, and
-    lifts the watermark above its time. All slots finish what is before that record, which is no more
-    than the buffer holds, and wait for each other; then one of them connects and disconnects, and the
-    record is the first of the new epoch. No state moves, so the switch takes the same time whatever the
-    window holds.
+    raises the watermark above its time. All slots complete the records before it, at most those of the
+    buffer, and wait for each other; then one slot connects and disconnects slots, and the record is the
+    first of the new epoch. No state moves, so the time of a switch does not depend on the window.
     """
 
     def __init__(self, model: JoinModel, arrival_s: F64, delta_s: float) -> None:
@@ -164,16 +158,16 @@ class JoinEngine:
 
     @property
     def time_s(self) -> float:
-        """The virtual clock: seconds since the start."""
+        """Virtual time, seconds since the start."""
         return self._tick * self._delta_s
 
     @property
     def served(self) -> int:
-        """Records that every slot is done with."""
+        """Number of records that every slot has served."""
         return int(self._position.min())
 
     def advance(self) -> float | None:
-        """Live through one tick; return when a change came into force in it, None if none did."""
+        """Simulate one tick; return the time at which a change came into force in it, if one did."""
         self._tick += 1
         arrived = int(np.searchsorted(self._arrival_s, self.time_s, side="right"))
         self._serve(arrived)
@@ -193,7 +187,7 @@ class JoinEngine:
         return self._assignment
 
     def apply(self, operator: str, change: Change) -> None:
-        """Ask for `change`: it comes into force at the next record that a source adds."""
+        """Request `change`, which comes into force at the next record that a source adds."""
         if self._change is not None or change.assignment.epoch != self._assignment.epoch + 1:
             msg = (
                 f"the join cannot take epoch {change.assignment.epoch} while epoch "
@@ -221,7 +215,7 @@ class JoinEngine:
         )
 
     def _progress(self, arrived: int) -> float | None:
-        """Switch if all slots have met and the switch is over by now; return when it was."""
+        """Switch the epoch if all slots have met and the switch is complete; return its time."""
         if self._change is None:
             return None
         change, decided_s, trigger = self._change
@@ -233,7 +227,7 @@ class JoinEngine:
             return None
         survivors = [-1 if old is None else old for old in change.survivors]
         slots = len(survivors)
-        # A tick's sample names one assignment, the new one: useful time goes with its keys.
+        # A sample has one assignment, here the new one: divide useful time by its keys.
         old_of, new_of = self._assignment.slot_of, change.assignment.slot_of
         of_key_s = (self._useful_s / np.bincount(old_of, minlength=len(self._useful_s)))[
             list(old_of)
@@ -253,7 +247,7 @@ class JoinEngine:
         return resume_s
 
     def _sample(self, arrived: int) -> None:
-        """Write down the tick; a record counts for every virtual key with the same small part."""
+        """Append the sample of the tick; a record counts for every virtual key with the same share."""
         keys = self._model.virtual_keys
         useful_s, self._useful_s = self._useful_s, np.zeros(len(self._position))
         mean_s = float(useful_s.mean())
@@ -278,11 +272,11 @@ class JoinRun:
     Attributes
     ----------
     arrival_s, done_s, comparisons : float64[n]
-        Of the records that all slots were done with.
+        As in `JoinEngine`, for the records that all slots have served.
     slots : int64[ticks]
-        At the end of each tick.
+        Slots at the end of each tick.
     spread : float64[ticks]
-        As `JoinEngine`.
+        As in `JoinEngine`.
     decisions : list of dict
         See `DecisionLog`.
     """
@@ -303,7 +297,7 @@ class JoinRun:
         return self.done_s - self.arrival_s
 
     def timeline(self, step_s: float = 1.0) -> dict[str, F64]:
-        """Return what a plot over time needs, one entry per step.
+        """Return series for a plot over time, with one entry per step.
 
         Returns
         -------
@@ -345,24 +339,24 @@ def simulate_join(  # noqa: PLR0913 - a run has many sides
     from_s: float = 0.0,
     bound_s: float = 1.0,
 ) -> JoinRun:
-    """Run the join under a policy from 0 to `until_s`, and return what happened.
+    """Run the join under a policy from 0 to `until_s`.
 
     Parameters
     ----------
     arrival_s : float64[n]
-        As `JoinEngine`.
+        See `JoinEngine`.
     policy : Policy
-        Used up by the run.
+        Cannot be used for another run.
     until_s : float
-        Records that are not done by then are left out.
+        End of the run; records that are not complete by then are excluded.
     delta_s : float
-        Length of a tick of the counters, seconds.
+        Length of a tick of the counters, in seconds.
     cycle_s : float
         Length of a control cycle, in seconds; rounded to whole ticks.
     from_s : float
-        Nothing is decided before.
+        Time before which no decision is made.
     bound_s : float
-        The bound on the mean latency, for a policy that has one.
+        Bound of the mean latency, for policies with a bound.
     """
     engine = JoinEngine(model, arrival_s, delta_s)
     log = DecisionLog(clock=lambda: engine.time_s)

@@ -1,4 +1,4 @@
-"""Runs the loop of the simulated join: slots serve records, one after the other."""
+"""Runs the inner loop of the simulated join, in which slots serve records one after another."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def serve_join(
     useful_s: F64,
     done_s: F64,
 ) -> None:
-    """Let every slot serve records before number `limit`, as far as it is done by `until_s`.
+    """Let every slot serve the records before number `limit` that it can complete by `until_s`.
 
     Parameters
     ----------
     arrival_s : float64[n]        Never decreasing.
-    comparisons : float64[n]      Of each record, with all slots together.
-    seconds_each : float64[slots]    Time a slot takes for its share of one comparison.
-    position : int64[slots]       Records each slot has served; moved on.
-    clock_s : float64[slots]      When each slot was done with the last one; moved on.
-    useful_s : float64[slots]     Time spent serving; added to.
-    done_s : float64[n]           When the last slot was done with a record; raised.
+    comparisons : float64[n]      Comparisons of each record in all slots together.
+    seconds_each : float64[slots]    Time of a slot for its share of one comparison.
+    position : int64[slots]       Number of records that each slot has served; updated.
+    clock_s : float64[slots]      Completion of each slot's last record; updated.
+    useful_s : float64[slots]     Time spent serving; increased.
+    done_s : float64[n]           Completion of each record at its last slot; updated.
     """
     for slot in range(position.size):
         clock, useful = clock_s[slot], 0.0

@@ -1,4 +1,4 @@
-"""Finds the changes of a run that later events proved wrong, whatever was known at the time."""
+"""Counts the changes of a run that later events proved wrong, whatever was known at the time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headgate.whatif.result import RunResult
 F64 = npt.NDArray[np.float64]
 
 _TOLERATED = 0.01
-"""Share of late ticks that is nobody's fault."""
+"""Increase of the share of late ticks that is no reason for regret."""
 
 _FULL = 0.9
-"""Share of its slots' time up to which an operator has had enough of them."""
+"""Utilisation of the slots up to which an operator has enough of them."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +26,28 @@ class Regrets:
 
     scale_ins: int
     scale_ins_regretted: int
-    """`scale_ins`, `scale_ins_regretted`: Slots removed; followed by more late ticks than before,
-    within the time it takes to settle.
+    """`scale_ins`: changes that removed slots; `scale_ins_regretted`: those with more late ticks after
+    the change than before it, within the settling time.
     """
+
     scale_outs: int
     scale_outs_too_late: int
-    """`scale_outs`, `scale_outs_too_late`: Slots added; what came, and what waited, after they were
-    there would have left the slots before idle for a tenth of the time: the burst was over.
+    """`scale_outs`: changes that added slots; `scale_outs_too_late`: those after which the old slots
+    would have been idle for a tenth of the time, since the burst was over.
     """
+
     moves: int
     moves_worse: int
-    """`moves`, `moves_worse`: Key groups moved between as many slots; these groups were late more
-    often than before.
+    """`moves`: changes of key groups with the same number of slots; `moves_worse`: those whose groups
+    were late more often than before.
     """
 
 
 def regrets(result: RunResult, operator: str, load: Load) -> Regrets:
-    """Return the changes that a run on `load` regretted, after its warm-up.
+    """Return the regretted changes of a run on `load`, after its warm-up.
 
-    A change settles within a window, what it took, and `EPOCH_S`; as long before it is compared.
+    The settling time of a change is a window, the time that the change took, and `EPOCH_S`; it is
+    compared with as much time before the request.
     """
     measures = result.operators[operator]
     late, judged = _late_ticks(measures, load)
@@ -78,12 +81,12 @@ def _moved(applied: AppliedChange) -> list[int]:
 
 
 def _late_ticks(measures: Measures, load: Load) -> tuple[F64, F64]:
-    """Return which ticks of each key group were late, and in which something was completed or waited."""
+    """Return for each tick and key group whether it was late, and whether records completed or waited."""
     completed = measures.completed
     some = completed > 0.0
     stalled = ~some & (measures.waiting(0, load.key_groups) > 0.0)
     late = some & (measures.latency_sum_s > load.bound_s * completed)
-    # What waits without a completion is as late as the next completion will be; ticks with one count.
+    # A tick with waiting records and no completion is late if the next tick with a completion is.
     ticks = len(completed)
     number = np.where(some, np.arange(ticks)[:, None], ticks)
     following = np.minimum.accumulate(number[::-1], axis=0)[::-1]
@@ -100,7 +103,7 @@ def _work_s(measures: Measures, load: Load) -> F64:
 
 
 def _waiting_s(measures: Measures, load: Load, tick: int) -> float:
-    """Return about the service time of the backlog after a tick."""
+    """Return the approximate service time of the backlog after a tick."""
     row = min(max(tick, 1), measures.ticks)
     held = measures.arrived[:row].sum() - measures.completed[:row].sum()
     return float(held) * float(load.demand_s.mean())

@@ -21,27 +21,26 @@ class Score:
     policy: str
     success: float
     worst: float
-    """`success`, `worst`: mean over the key groups of the share of their windows within the bound;
-    the least of them.
-    """
+    """`success`, `worst`: mean and least, over the key groups, of the share of windows within the
+    bound."""
     slots: float
-    """Time-average."""
+    """Mean number of slots over time."""
     oracle_slots: float
-    """What the oracle needs for the same success."""
+    """Mean slots that the oracle needs for the same success."""
     constant: Point
-    """The fewest slots of a constant with at least the same success."""
+    """The smallest constant number of slots with at least the same success."""
     changes_per_hour: float
     lost_slot_s: float
-    """How long slots stood still for changes, added up."""
+    """Total time for which slots stood still for changes, in slot seconds."""
 
     @property
     def to_oracle(self) -> float:
-        """Slots over those of the oracle at the same success."""
+        """Slots, relative to the oracle's at the same success."""
         return self.slots / self.oracle_slots
 
     @property
     def to_constant(self) -> float:
-        """Slots over those of the best constant."""
+        """Slots, relative to the best constant."""
         return self.slots / self.constant.slots
 
 
@@ -53,7 +52,7 @@ def score(
     Parameters
     ----------
     result : RunResult    Result of a policy on `load`.
-    points : sequence of Point    As `oracle` returns them.
+    points : sequence of Point    Result of `oracle`.
     """
     measures = result.operators[operator]
     judgement = judged(result, operator, load)

@@ -1,4 +1,4 @@
-"""The public test kit: what it takes to try a job, a policy or a store.
+"""Provides the public test kit for jobs, policies and stores.
 
 Belongs here: the fake clock, contract suites, stores that fail on purpose, the faulty transport.
 May import everything below `scenario`. Does not belong here: anything that runs in production; no

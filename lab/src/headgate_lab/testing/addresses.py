@@ -1,4 +1,4 @@
-"""Runs kernels that get tables as addresses as plain Python, where nothing is compiled."""
+"""Makes kernels that get tables as addresses work as plain Python, without compilation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def array_at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def serve_together(monkeypatch: Any) -> None:
-    """Let `headgate.tables.together` work without a compiler too; `monkeypatch` is that of pytest."""
+    """Make `headgate.tables.together` work without a compiler; `monkeypatch` is that of pytest."""
     if not together.ENABLED:
         monkeypatch.setattr(together, "ENABLED", True)
         monkeypatch.setattr(together, "carray", array_at, raising=False)

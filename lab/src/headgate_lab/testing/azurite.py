@@ -1,6 +1,6 @@
-"""Azure's blob store for tests: Azurite, by npm, in a directory of its own that is made once.
+"""Runs Azurite, an emulator of Azure's blob store, for tests; npm installs it once in a directory.
 
-Its version is fixed; what it needs is npm's choice, so only thorough tests ask for it.
+Azurite's version is fixed, but npm chooses those of its dependencies, so only thorough tests use it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from headgate_lab.testing.servers import (
 AZURITE = "azurite@3.37.0"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The account that everybody's Azurite has, as its documentation says."""
+"""The default account of Azurite, from its documentation."""
 
 PLACE = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net"
-"""How a checkpoint on it begins."""
+"""Prefix of the address of a checkpoint on the store."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def azurite() -> Iterator[dict[str, str]]:
     Raises
     ------
     ServerUnavailable
-        It cannot be installed or started.
+        Azurite cannot be installed or started.
     """
     program, port = _installed(), free_port()
     arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
@@ -75,7 +75,7 @@ def _installed() -> Path:
     Raises
     ------
     ServerUnavailable
-        There is no npm, or it cannot fetch it.
+        npm is missing, or the installation fails.
     """
     if shutil.which("npm") is None or shutil.which("node") is None:
         msg = "Azurite needs node and npm"

@@ -1,7 +1,7 @@
-"""A real Spark cluster on one machine: a standalone master and workers, each with its own address.
+"""Runs a Spark cluster on one machine: a standalone master and workers, each with its own address.
 
-Workers on distinct loopback addresses look like distinct hosts to Spark, and each has an arena
-directory of its own, so that they share no state either.
+For Spark, workers on distinct loopback addresses are distinct hosts. Each has its own arena directory, so
+that workers share no state.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from types import TracebackType
 
 _WAIT_S = 60.0
 _NAMES = Path("/run/netns")
-"""The place in which `ip` names networks."""
+"""Directory in which `ip` names network namespaces."""
 
 _SET_DEATH_SIGNAL = 1
 """``PR_SET_PDEATHSIG`` of Linux's prctl."""
 
 
 class StandaloneCluster:
-    """Master and workers as child processes; use it as a context manager.
+    """Runs master and workers as child processes; a context manager.
 
-    On Linux they are killed as soon as the thread that started them has ended, however it ended.
+    On Linux they are killed when the thread that started them ends, for whatever reason.
 
     Parameters
     ----------
     directory : Path
         For logs and work files.
     workers : int
-        Each at 127.0.0.11, .12, ...
+        Number of workers, at 127.0.0.11, .12, ...
     cores : int
-        Per worker.
+        Cores per worker.
     """
 
     _NETWORK = "127.0.0"
@@ -61,7 +61,7 @@ class StandaloneCluster:
 
     @property
     def own_host(self) -> str:
-        """The address of the master, and of a driver."""
+        """Address of the master and of a driver."""
         return f"{self._NETWORK}.1"
 
     @property
@@ -92,7 +92,7 @@ class StandaloneCluster:
         self._workers_started += 1
 
     def _within(self, host: str) -> list[str]:
-        """Return the words before a command that has it run on a host."""
+        """Return the prefix of a command that runs it on a host."""
         return []
 
     def arenas(self) -> list[Path]:
@@ -100,12 +100,12 @@ class StandaloneCluster:
         return [self._directory / f"arena-{host}" for host in self._hosts]
 
     def kill_worker(self, host: str) -> None:
-        """Kill a host's Spark worker with SIGKILL; its executors end with it, the next moment."""
+        """Kill a host's Spark worker with SIGKILL; its executors end a moment later."""
         self._workers[host].kill()
         self._workers[host].wait()
 
     def host_pids(self, host: str, *others: int) -> list[int]:
-        """Return what a host's worker has started, and all of the sessions of other processes."""
+        """Return the processes in the session of a host's worker, and in those of other processes."""
         sessions = {self._workers[host].pid, *(os.getsid(pid) for pid in others)}
         return [one.pid for one in _running() if one.session in sessions]
 
@@ -121,7 +121,7 @@ class StandaloneCluster:
         settings = {
             "SPARK_HOME": str(home),
             "SPARK_NO_DAEMONIZE": "1",
-            # the master gives an application up after ten executors that ended in a row
+            # by default the master gives up an application after ten consecutive executor failures
             "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
         }
         environment = os.environ | settings | more
@@ -150,7 +150,7 @@ class StandaloneCluster:
 
     def executor_pids(self) -> list[int]:
         """Return the process ids of the executors' JVMs of this cluster."""
-        # other clusters may use the same addresses; what a worker starts stays in its session
+        # other clusters may use the same addresses, so match by the workers' sessions
         sessions = {process.pid for process in self._processes}
         return [
             one.pid
@@ -159,14 +159,14 @@ class StandaloneCluster:
         ]
 
     def python_worker_pids(self) -> list[int]:
-        """Return the process ids of the Python workers of its executors, their daemons left out."""
+        """Return the process ids of the executors' Python workers, without their daemons."""
         executors = set(self.executor_pids())
         running = _running()
         daemons = {one.pid for one in running if one.parent in executors}
         return [one.pid for one in running if one.parent in daemons]
 
     def close(self) -> None:
-        """Kill everything that was started."""
+        """Kill all processes of the cluster."""
         for process in reversed(self._processes):
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -187,10 +187,10 @@ class StandaloneCluster:
 
 
 class NetworkedCluster(StandaloneCluster):
-    """A cluster whose hosts have networks of their own, so that one can be cut off.
+    """Runs a cluster whose hosts have separate network namespaces, so that one can be cut off.
 
-    Needs root, and iproute2. It runs in a program that was started with ``unshare --net --mount``: then
-    nothing of it is seen outside, and nothing is left.
+    Needs root and iproute2. Run it in a program that was started with ``unshare --net --mount``, so that
+    its networks are not visible outside, and vanish with the program.
     """
 
     _NETWORK = "10.77.0"
@@ -217,15 +217,15 @@ class NetworkedCluster(StandaloneCluster):
         return ["ip", "netns", "exec", f"host{self.hosts.index(host)}"]
 
     def cut_off(self, host: str) -> None:
-        """Lose all packets between a host and the others from now on, without a word to anybody."""
+        """Silently drop all packets between a host and the others from now on."""
         _ip(f"link set port{self.hosts.index(host)} nomaster")
 
     def join_again(self, host: str) -> None:
-        """Lose no packets of a host any more."""
+        """Stop dropping packets of a host."""
         _ip(f"link set port{self.hosts.index(host)} master hosts")
 
     def part(self, *, parted: bool = True) -> None:
-        """Lose all packets between two hosts from now on, or none; the driver reaches both."""
+        """Drop all packets between hosts from now on, or none; the driver still reaches all hosts."""
         for number in range(len(self.hosts)):
             kind = "on" if parted else "off"
             _ip(f"link set port{number} type bridge_slave isolated {kind}")
@@ -244,17 +244,17 @@ class _Process:
 
 
 def _running() -> list[_Process]:
-    """Return what runs on this machine, by process id."""
+    """Return the processes of this machine, by process id."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
             command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            # behind the name in parentheses: state, parent, group, session
+            # after the name in parentheses: state, parent, group, session
             after = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         found.append(_Process(int(entry.name), int(after[1]), int(after[3]), command))
     return sorted(found, key=lambda one: one.pid)
 
@@ -267,7 +267,7 @@ def _die_with_parent() -> None:
 
 
 def _spark_home() -> Path:
-    """Return where PySpark, which brings Spark along, is installed."""
+    """Return the directory of PySpark, which contains Spark."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None

@@ -1,4 +1,4 @@
-"""Delta, Iceberg and PostgreSQL's driver, as Spark fetches them by their Maven coordinates."""
+"""Configures sessions with Delta, Iceberg and PostgreSQL's driver, which Spark fetches from Maven."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DELTA: Mapping[str, str] = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
-"""By minor release of Spark."""
+"""Maven coordinates by minor release of Spark."""
 
 ICEBERG: Mapping[str, str] = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"}
-"""By minor release of Spark."""
+"""Maven coordinates by minor release of Spark."""
 
 POSTGRESQL = "org.postgresql:postgresql:42.7.4"
 
 CATALOG = "lake"
-"""The name of the Iceberg catalog that `settings` makes."""
+"""Name of the Iceberg catalog that `settings` configures."""
 
 _SPARKS = (
     "org.apache.hadoop:hadoop-client-api",
@@ -38,24 +38,24 @@ _SPARKS = (
     "com.google.code.findbugs:jsr305",
     "org.roaringbitmap:RoaringBitmap",
 )
-"""What Delta asks for and Spark has: not fetched, and never two versions of it at once."""
+"""Dependencies of Delta that Spark has itself; they are not fetched, to avoid two versions."""
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 def minor() -> str:
-    """Return the minor release of the Spark that runs here."""
+    """Return the minor release of the installed Spark."""
     return ".".join(pyspark.__version__.split(".")[:2])
 
 
 def coordinate(kind: str) -> str:
-    """Return where a connector of that kind (delta, iceberg, postgres) lies for this Spark.
+    """Return the Maven coordinates of a connector (delta, iceberg, postgres) for this Spark.
 
     Raises
     ------
     EngineError
-        There is none.
+        No connector is known for this Spark.
     """
     known = {"delta": DELTA, "iceberg": ICEBERG, "postgres": {minor(): POSTGRESQL}}[kind]
     if minor() not in known:
@@ -65,14 +65,14 @@ def coordinate(kind: str) -> str:
 
 
 def settings(kinds: Iterable[str], warehouse: Path) -> dict[str, str]:
-    """Return the settings of a session that has these connectors.
+    """Return the settings of a session with these connectors.
 
     Parameters
     ----------
     kinds : iterable of str
         delta, iceberg, postgres.
     warehouse : Path
-        Where tables lie; those of Iceberg in the catalog `CATALOG`.
+        Directory of the tables; those of Iceberg are in the catalog `CATALOG`.
     """
     wanted = list(kinds)
     made = {
@@ -83,7 +83,7 @@ def settings(kinds: Iterable[str], warehouse: Path) -> dict[str, str]:
     extensions = []
     if "delta" in wanted:
         extensions.append(_DELTA_EXTENSION)
-        made["spark.databricks.delta.snapshotPartitions"] = "1"  # 50 tasks for a log of ten lines
+        made["spark.databricks.delta.snapshotPartitions"] = "1"  # the default has 50 tasks
         made["spark.databricks.delta.stats.collect"] = "false"
         made["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     if "iceberg" in wanted:

@@ -13,14 +13,14 @@ R = TypeVar("R")
 def full(capacity: int, deferred: int) -> bool:
     """Return whether a slot has no room to defer another record, and so has to wait.
 
-    An engine that serves record by record asks at each record of a group that is not ready, one that
-    serves batches before each batch: there the last batch may go past the bound.
+    An engine that serves record by record asks at each record of a group that is not ready; an engine
+    that serves batches asks before each batch, so that its last batch may exceed the capacity.
 
     Parameters
     ----------
     capacity : int
-        Most records that it may defer; 0: none, so that it waits for any group that is not ready.
-    deferred : int    How many of its groups that are not ready wait.
+        Most records that the slot may defer; 0: none, so that it waits for any group that is not ready.
+    deferred : int    Number of deferred records.
 
     References
     ----------
@@ -34,18 +34,19 @@ class Entry(Generic[R]):
     """Holds a record or a watermark of a slot's input."""
 
     group: int | None
-    """Its key group; None for a watermark, which concerns them all."""
+    """Key group of the record; None for a watermark, which concerns all groups."""
+
     record: R
-    """Opaque here; plain data if a `Deferral` is to be written down."""
+    """Opaque here; must be plain data for `Deferral.to_dict`."""
 
 
 @dataclass
 class Deferral(Generic[R]):
     """Serves records of ready groups first; other records wait in a bounded buffer (DRRS's scheduling).
 
-    The order within a key group never changes, and no record crosses a watermark: while a group is
-    not ready its records may still come (re-routed ones), so that the slot stops at a watermark. An
-    engine that keeps watermarks per key group need not show them here.
+    The order within a key group never changes, and no record crosses a watermark: the slot stops at a
+    watermark while a group is not ready, since re-routed records of that group may still come. An engine
+    with watermarks per key group need not pass them here.
 
     References
     ----------

@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def held(at: Path | str = "") -> int:
-    """Return how many of this process's descriptors lead to a path that begins with `at`.
+    """Return how many of this process's descriptors refer to a path that begins with `at`.
 
-    Without one it is all of them: also those of servers and sockets that an earlier test left, which
-    close when they please.
+    Without `at` all descriptors count, also those of servers and sockets that an earlier test left, which
+    may close at any time.
     """
     if not at:
-        gc.collect()  # which closes what nobody has any more
+        gc.collect()  # closes files that are no longer referenced
     count = 0
     for number in os.listdir("/proc/self/fd"):
         try:
             count += os.readlink(f"/proc/self/fd/{number}").startswith(str(at))
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of the listing itself
             continue
     return count

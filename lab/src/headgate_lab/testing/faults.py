@@ -1,12 +1,13 @@
-"""Faults for tests of a query on Spark: in which slot, in which step, what shall go wrong.
+"""Injects faults into a query on Spark, for tests: a fault in a given slot and step.
 
 ::
 
     writer = hg.writeStream(counts(spark)).slots(start=2)
     faults.inject(writer, faults.kill_worker(slot=1, step=3))
 
-A fault strikes in the middle of a slot's writes: after one key group was committed, while the next
-is half written. A planned fault that never struck tested nothing, so look for its retry in the journal.
+A fault occurs in the middle of a slot's writes: one key group is committed, and the next is half written.
+A test must check in the journal that the step was retried, since a fault that did not occur tests
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def raise_in(
 ) -> Fault:
     """Return a fault: the slot task raises, in the step's first `attempts` attempts.
 
-    With `after`, the trace of another fault, not before that one has struck.
+    With `after`, the trace file of another fault, it waits until that fault has occurred.
     """
     more = {} if after is None else {"after": str(after)}
     return _fault("raise", slot, operator, step=step, attempts=attempts, **more)
@@ -45,7 +46,7 @@ def kill_worker(
 ) -> Fault:
     """Return a fault: the slot task's Python worker is killed with SIGKILL.
 
-    With ``groups=0`` in its first key group, so that it strikes a slot that has no other.
+    With ``groups=0`` it is killed in its first key group, so that the slot may have a single one.
     """
     return _fault("kill", slot, operator, step=step, attempts=attempts, groups=groups)
 
@@ -53,15 +54,15 @@ def kill_worker(
 def pause_worker(
     *, slot: int, step: int, until: Path, trace: Path | None = None, operator: str | None = None
 ) -> Fault:
-    """Return a fault: the worker stands still until the file `until` is there, then writes on.
+    """Return a fault: the worker pauses until the file `until` exists, then writes on.
 
-    Where another slot of the attempt fails meanwhile, the step is retried and two executions of this
-    slot are alive. Spark kills a failed attempt's worker after 2 s, so `until` must be there before that.
+    If another slot of the attempt fails meanwhile, the step is retried and two executions of this slot
+    are alive. Spark kills a failed attempt's worker after 2 s, so `until` must exist before that.
 
     Parameters
     ----------
     trace : Path, optional
-        File that gets a line of JSON when it pauses, resumes and writes on.
+        File that gets a line of JSON when the worker pauses, resumes and writes on.
     """
     more = {} if trace is None else {"trace": str(trace)}
     return _fault("pause", slot, operator, step=step, until=str(until), **more)
@@ -73,7 +74,7 @@ def slow(slot: int, us_per_row: float, *, from_step: int = 0, operator: str | No
 
 
 def inject(writer: _TakesFaults, *faults: Fault) -> None:
-    """Make the query that `writer` will start suffer `faults`."""
+    """Inject `faults` into the query that `writer` will start."""
     writer.settings = replace(writer.settings, faults=faults)
 
 

@@ -1,4 +1,4 @@
-"""Tests files of a checkpoint wherever they lie; a subclass inherits the tests.
+"""Tests an implementation of a checkpoint's files; a subclass inherits the tests.
 
 ::
 
@@ -19,10 +19,10 @@ from headgate.core.errors import CheckpointError
 
 
 class FilesContract:
-    """Inherit, and supply `open_files`."""
+    """Holds the tests; inherit, and supply `open_files`."""
 
     def open_files(self, directory: Path) -> Files:
-        """Return files at a new place; `directory` is private to the test and may be ignored."""
+        """Return files at a new location; `directory` is private to the test and may be ignored."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -34,7 +34,7 @@ class FilesContract:
         return made
 
     def test_what_was_written_is_read(self, files: Files) -> None:
-        """Whole, in part, behind its end, and over an older one."""
+        """Read a file as a whole, in part and beyond its end, also after it was overwritten."""
         for data in (b"first", b"", bytes(range(256)) * 20_000):
             files.put("output/one", data)
             assert files.get("output/one") == data
@@ -46,14 +46,14 @@ class FilesContract:
         assert files.get("beside") == b"x"
 
     def test_what_is_missing_is_an_error_that_names_it(self, files: Files) -> None:
-        """And is said not to be there."""
+        """A missing file does not exist, and a read raises an error with its name."""
         assert not files.exists("manifests/none")
         for read in (files.get, files.get_large):
             with pytest.raises(CheckpointError, match="none cannot be read"):
                 read("manifests/none")
 
     def test_a_new_file_is_never_written_over(self, files: Files) -> None:
-        """By other bytes; the same ones are the same write, of which the answer was lost."""
+        """Other bytes are refused; the same bytes are a repeated write whose response was lost."""
         files.put_new("manifests/0", b"mine")
         with pytest.raises(FileExistsError):
             files.put_new("manifests/0", b"other")
@@ -61,7 +61,7 @@ class FilesContract:
         assert files.get("manifests/0") == b"mine"
 
     def test_of_many_writers_one_gets_through(self, files: Files) -> None:
-        """Each knows whether it was him."""
+        """Each writer knows whether its write succeeded."""
         begin, won = threading.Barrier(8), []
 
         def write(number: int) -> None:
@@ -80,7 +80,7 @@ class FilesContract:
         assert [f"writer {n}".encode() for n in won] == [files.get("manifests/7")]
 
     def test_names_and_sizes_are_those_of_a_directory(self, files: Files) -> None:
-        """Not of one whose name only begins like it."""
+        """A directory whose name begins alike does not count."""
         for number in range(3):
             files.put_new(f"manifests/{number}", b"x" * number)
         files.put_new("output/9", b"")
@@ -90,7 +90,7 @@ class FilesContract:
         assert files.sizes("none") == {}
 
     def test_what_was_asked_for_is_counted(self, files: Files) -> None:
-        """Requests and bytes written, where they cost anything."""
+        """Files that count traffic count requests and written bytes."""
         before = files.traffic()
         files.put_new("output/counted", b"x" * 1000)
         written = files.traffic()
@@ -107,7 +107,7 @@ class FilesContract:
         assert read.since(written).written_bytes == 0
 
     def test_what_is_removed_is_gone(self, files: Files) -> None:
-        """And what is not there is no error."""
+        """A missing file is no error."""
         for number in range(5):
             files.put_new(f"output/{number}", b"x")
         files.remove([f"output/{number}" for number in range(1, 9)])
@@ -116,14 +116,14 @@ class FilesContract:
         assert files.names("output") == ["0"]
 
     def test_what_is_set_aside_can_be_looked_at(self, files: Files) -> None:
-        """And does not come up again."""
+        """A damaged file remains under another name."""
         files.put("output/bad", b"?")
         assert files.set_aside("output/bad") == "bad.damaged"
         assert files.names("output") == ["bad.damaged"]
         assert files.set_aside("output/none") == ""
 
     def test_a_checkpoint_is_there_once_it_was_begun(self, files: Files, tmp_path: Path) -> None:
-        """Nowhere else."""
+        """A checkpoint at another location is not there."""
         files.put_new("identity.json", b"{}")
         assert files.is_there()
         assert not self.open_files(tmp_path / "another" / "headgate").is_there()

@@ -1,7 +1,7 @@
-"""A hop before a store's server on loopback: makes each request take longer, and writes it down.
+"""Runs a proxy of a store's server on loopback that delays and logs each request.
 
-Whatever a client does passes it, Spark's own state store and what a library tries again, so that two
-engines can be compared on one server.
+All requests of a client pass the proxy, also those of Spark's state store and the retries of a library,
+so that two engines can be compared on one server.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 _HOP = ("connection", "expect", "transfer-encoding")
-"""Headers of a request or an answer that are for one hop."""
+"""Hop-by-hop headers of a request or a response."""
 
 _SAID_ANEW = ("content-length", "date", "server")
-"""Headers of an answer that this hop says by itself."""
+"""Headers of a response that the proxy sets itself."""
 
 _TIMEOUT_S = 120.0
 
 
 class Forwarding(BaseHTTPRequestHandler):
-    """Hands each request on to a server on loopback, and its answer back."""
+    """Forwards each request to a server on loopback, and returns its response."""
 
     port: int
-    """Of that server."""
+    """Port of the server."""
 
     keeps_host = True
-    """Whether the server is told which host was asked for, as a signature may need."""
+    """Whether the server gets the request's host, as a signature may need."""
 
     delay_s = 0.0
-    """What each request takes longer."""
+    """Delay of each request, in seconds."""
 
     noted: IO[str] | None = None
-    """Where each request is written down, a line of JSON: ``at_ms``, ``method``, ``bytes``."""
+    """File of the log, with a line of JSON per request: ``at_ms``, ``method``, ``bytes``."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def hand_on(self) -> None:
-        """Ask the server as this was asked, and answer as it does."""
+        """Forward the request unchanged, and send the server's response."""
         answer, body = self.ask(self.command, self.path)
-        # what is not there has a length, too
+        # the response to HEAD has no body, but the length of the object
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
         self.say(answer.status, dict(answer.getheaders()), body, length)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = hand_on
 
     def ask(self, method: str, path: str) -> tuple[http.client.HTTPResponse, bytes]:
-        """Return the server's answer to this request, put in other words."""
+        """Return the server's response to this request, sent with another method and path."""
         began_ms = time.time() * 1e3
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         dropped = _HOP if self.keeps_host else (*_HOP, "host")
@@ -78,7 +78,7 @@ class Forwarding(BaseHTTPRequestHandler):
     def say(
         self, status: int, headers: Mapping[str, str], body: bytes, length: str | None = None
     ) -> None:
-        """Answer; `length` where that is not the body's."""
+        """Send a response; `length` replaces the body's length."""
         self.send_response(status)
         for key, text in headers.items():
             if key.lower() not in (*_HOP, *_SAID_ANEW):
@@ -90,7 +90,7 @@ class Forwarding(BaseHTTPRequestHandler):
 
 @contextmanager
 def forwarding(handler: type[Forwarding], **of_handler: Any) -> Iterator[str]:
-    """Yield the address of a server on loopback with such a handler, with some of its attributes."""
+    """Yield the address of a server on loopback with this handler, with some attributes set."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (handler,), of_handler))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="forwarding", daemon=True)
@@ -105,14 +105,14 @@ def forwarding(handler: type[Forwarding], **of_handler: Any) -> Iterator[str]:
 
 @contextmanager
 def delayed(address: str, delay_s: float, noted: Path) -> Iterator[str]:
-    """Yield another address of a server, where each request takes `delay_s` longer and is written down.
+    """Yield the address of a proxy of a server, which delays each request by `delay_s` and logs it.
 
     Parameters
     ----------
     address : str
-        As ``http://127.0.0.1:PORT``.
+        Address of the server, such as ``http://127.0.0.1:PORT``.
     noted : Path
-        A file that is made; see `Forwarding.noted`.
+        File of the log, made here; see `Forwarding.noted`.
     """
     port = urlsplit(address).port
     with (

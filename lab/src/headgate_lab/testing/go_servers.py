@@ -1,6 +1,6 @@
-"""Versity's S3 and a fake of Google's store for tests, built by Go in fixed versions, once.
+"""Runs Versity's S3 and a fake of Google's store for tests; Go builds them once, in fixed versions.
 
-Building one takes a minute or two and the modules that Go fetches for it, so only thorough tests ask.
+A build takes a minute or two, and Go fetches modules for it, so only thorough tests use these servers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def versity() -> Iterator[dict[str, str]]:
     Raises
     ------
     ServerUnavailable
-        It cannot be built or started.
+        The server cannot be built or started.
     """
     program, port = _built(VERSITY), free_port()
     address = f"http://127.0.0.1:{port}"
-    # unlike the others it checks signatures
+    # this server checks signatures
     secret = {"ROOT_ACCESS_KEY": "nobody", "ROOT_SECRET_KEY": "nothing"}
     with TemporaryDirectory(prefix="versity-") as files:
         (Path(files) / BUCKET).mkdir()
@@ -57,15 +57,15 @@ def versity() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def fake_gcs() -> Iterator[dict[str, str]]:
-    """Yield the options of a store as Google's on loopback, with an empty bucket named `BUCKET`.
+    """Yield the options of a fake of Google's store on loopback, with an empty bucket named `BUCKET`.
 
-    The server knows conditions of a write in Google's JSON API only, and our library writes by the XML
-    API; a server in this process stands between and says each write in the other one.
+    The server supports conditional writes in Google's JSON API only, and headgate's library writes by the
+    XML API. So a proxy in this process translates each write.
 
     Raises
     ------
     ServerUnavailable
-        It cannot be built or started.
+        The server cannot be built or started.
     """
     program, port = _built(FAKE_GCS), free_port()
     address = f"http://127.0.0.1:{port}"
@@ -82,9 +82,9 @@ def fake_gcs() -> Iterator[dict[str, str]]:
 
 
 class _Translated(Forwarding):
-    """Hands requests on; a write of the XML API as one of the JSON API."""
+    """Forwards requests, and translates a write of the XML API into one of the JSON API."""
 
-    keeps_host = False  # the server picks what it does by the name of the host that was asked
+    keeps_host = False  # the server selects its API by the request's host
 
     def do_PUT(self) -> None:
         bucket, _, name = urlsplit(self.path).path.removeprefix("/").partition("/")
@@ -92,7 +92,7 @@ class _Translated(Forwarding):
         condition = self.headers.get("x-goog-if-generation-match")
         if condition is not None:
             asked["ifGenerationMatch"] = condition
-        # the name is quoted already
+        # the name is already quoted
         path = f"/upload/storage/v1/b/{bucket}/o?{urlencode(asked)}&name={name}"
         answer, body = self.ask("POST", path)
         if answer.status == HTTPStatus.OK:
@@ -100,18 +100,18 @@ class _Translated(Forwarding):
             known = {"ETag": made["etag"], "x-goog-generation": made["generation"]}
             self.say(answer.status, known, b"")
         else:
-            # of what it is asked for here, only a bucket can be missing
+            # in these requests only the bucket can be missing
             code = "NoSuchBucket" if answer.status == HTTPStatus.NOT_FOUND else answer.reason
             self.say(answer.status, {}, f"<Error><Code>{code}</Code></Error>".encode())
 
 
 def _built(package: str) -> Path:
-    """Return a program; built if it is not there.
+    """Return the path of a program; build it if it is missing.
 
     Raises
     ------
     ServerUnavailable
-        There is no Go, or it cannot build it.
+        Go is not installed, or the build fails.
     """
     name, _, version = package.rpartition("/")[2].partition("@")
     place = cache() / f"{name}-{version}"

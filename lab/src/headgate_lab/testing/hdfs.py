@@ -1,6 +1,6 @@
-"""HDFS for tests: a cluster of one process on loopback, and a client in memory whose answers get lost.
+"""Runs HDFS for tests: a cluster in one process on loopback, and a fake client in memory with faults.
 
-The cluster is Hadoop's own mini cluster, from Maven, on the Hadoop that comes with PySpark.
+The cluster is Hadoop's mini cluster, from Maven, on the Hadoop that comes with PySpark.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ LOST, AWAY, LATE = (
 
 
 class MiniHdfs:
-    """A name node and a data node in one process on loopback; a context manager.
+    """Runs a name node and a data node in one process on loopback; a context manager.
 
     Parameters
     ----------
     directory : Path or None
-        For their data; None for a temporary one that goes with it.
+        For their data; None for a temporary directory that `close` deletes.
 
     Attributes
     ----------
     url : str
-        As a checkpoint's place begins; the same after a restart.
+        Prefix of a checkpoint's address; the same after a restart.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -68,7 +68,7 @@ class MiniHdfs:
         self._classes = ":".join([*map(str, fetched), f"{here}/*"])
 
     def __enter__(self) -> MiniHdfs:
-        """Start it."""
+        """Start the cluster."""
         try:
             self.start()
         except BaseException:
@@ -82,16 +82,16 @@ class MiniHdfs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Close the cluster."""
         self.close()
 
     def start(self) -> None:
-        """Start it on the data that it has, and wait until it answers and has left its safe mode.
+        """Start the cluster on its existing data, and wait until it answers and has left safe mode.
 
         Raises
         ------
         EngineError
-            It ends of itself, or does not answer in time.
+            The process ends, or does not answer in time.
         """
         details = self._directory / "details"
         details.unlink(missing_ok=True)
@@ -119,23 +119,23 @@ class MiniHdfs:
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """End it at once, as ``kill -9`` does; `start` starts it again on the same data."""
+        """Kill the process, as ``kill -9`` does; `start` starts it again on the same data."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop it, so that nothing is answered and no connection ends."""
+        """Suspend the process, so that requests get no response and connections stay open."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on after `pause`."""
+        """Resume the process after `pause`."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End it, and forget its data where nobody named a directory for them."""
+        """Kill the process, and delete the data if their directory is temporary."""
         self.kill()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -143,14 +143,14 @@ class MiniHdfs:
 
 @contextmanager
 def hdfs() -> Iterator[str]:
-    """Yield the address of a cluster that is there meanwhile."""
+    """Run a cluster, and yield its address."""
     with MiniHdfs() as made:
         yield made.url
 
 
 @dataclass
 class FakeStatus:
-    """Holds the entries of a listing that are read of a file."""
+    """Holds the attributes of a file that headgate reads from a listing."""
 
     path: str
     length: int
@@ -159,16 +159,16 @@ class FakeStatus:
 
 @dataclass
 class FakeHdfs:
-    """A client of HDFS with the cluster in memory; its calls are those of ``hdfs_native.Client``.
+    """Imitates ``hdfs_native.Client``, with the cluster in memory and with faults.
 
     Attributes
     ----------
     files : dict
-        By path; directories are what paths begin with.
+        Contents by path; directories are prefixes of paths.
     faults : list of (method, kind)
-        What is still to happen, in turn.
+        Faults that have not occurred yet; each occurs once.
     late : list of (source, target, over)
-        Renames that are under way.
+        Renames under way.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class FakeHdfs:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def create(self, path: str, options: object) -> FakeWriter:
-        """Create a file, which is there and empty from now on."""
+        """Create an empty file, which exists at once."""
         self._away("create")
         with self.lock:
             if path in self.files:
@@ -186,7 +186,7 @@ class FakeHdfs:
         return FakeWriter(self, path)
 
     def rename(self, source: str, target: str, over: bool) -> None:
-        """Rename a file, at once."""
+        """Rename a file at once, unless there is a fault."""
         fault = self._fault("rename")
         if fault == LATE:
             self.late.append((source, target, over))
@@ -205,7 +205,7 @@ class FakeHdfs:
             self.files[target] = self.files.pop(source)
 
     def deliver(self) -> list[bool]:
-        """Do what was late, and return which of it took effect."""
+        """Carry out the late renames, and return for each whether it took effect."""
         late, self.late = self.late, []
         done = []
         for source, target, over in late:
@@ -225,7 +225,7 @@ class FakeHdfs:
         return FakeReader(self.files[path])
 
     def get_file_info(self, path: str) -> FakeStatus:
-        """Return a status."""
+        """Return the status of a file or directory."""
         self._away("get_file_info")
         if path in self.files:
             return FakeStatus(path, len(self.files[path]))
@@ -234,7 +234,7 @@ class FakeHdfs:
         raise FileNotFoundError(path)
 
     def list_status(self, path: str) -> Iterator[FakeStatus]:
-        """Return what lies in a directory."""
+        """Return the files in a directory."""
         self._away("list_status")
         found = [name for name in self.files if name.rpartition("/")[0] == path]
         return iter([FakeStatus(name, len(self.files[name])) for name in found])
@@ -245,7 +245,7 @@ class FakeHdfs:
         return self.files.pop(path, None) is not None
 
     def mkdirs(self, path: str, permission: int, create_parent: bool) -> None:
-        """Make nothing: a directory is what a path begins with."""
+        """Do nothing: a directory is a prefix of paths."""
         self._away("mkdirs")
 
     def _away(self, method: str) -> None:
@@ -262,7 +262,7 @@ class FakeHdfs:
 
 
 class FakeWriter:
-    """A file that is being written."""
+    """Writes a file."""
 
     def __init__(self, cluster: FakeHdfs, path: str) -> None:
         self._cluster = cluster
@@ -274,11 +274,11 @@ class FakeWriter:
         return len(data)
 
     def close(self) -> None:
-        """Do nothing: every byte is there."""
+        """Do nothing: all bytes are written already."""
 
 
 class FakeReader:
-    """A file that is being read."""
+    """Reads a file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -287,11 +287,11 @@ class FakeReader:
         return len(self._data)
 
     def read(self) -> bytes:
-        """Return all of it."""
+        """Return the whole content."""
         return self._data
 
     def read_range(self, start: int, length: int) -> bytes:
-        """Return some of it; the client panics where it ends before."""
+        """Return a range; as the real client, fail if the file ends before the range does."""
         if start + length > len(self._data):
             raise RuntimeError("slice index is out of range")
         return self._data[start : start + length]

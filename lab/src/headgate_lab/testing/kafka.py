@@ -1,4 +1,4 @@
-"""Spark's Kafka connector in a session that runs already, so that tests may share it."""
+"""Adds Spark's Kafka connector to a running session, so that tests may share the session."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from headgate_demo.spark.clicks import connector
 
 
 def add_connector(spark: SparkSession) -> None:
-    """Give a local session the connector, as if it had been started with it.
+    """Add the connector to a local session, as if the session had been started with it.
 
     Raises
     ------
     HeadgateError
-        Its jars cannot be had.
+        The jars cannot be fetched.
     """
     found = connector()
-    # in local mode all of Spark's threads take classes from the loader that spark-submit made
+    # in local mode all of Spark's threads load classes from the loader that spark-submit made
     loader = jvm(spark).java.lang.Thread.currentThread().getContextClassLoader()
     known = {str(url.getFile()) for url in loader.getURLs()}
     for jar in found:

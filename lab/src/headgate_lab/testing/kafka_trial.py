@@ -1,8 +1,8 @@
-"""The writer of Kafka's sink under many kills, without Spark: a process that writes step after step.
+"""Kills a process that writes step after step with the writer of Kafka's sink, without Spark.
 
-Each life of it is a process: it writes the step after the last one that it has noted down, as Spark notes
-a batch, and dies by SIGKILL at a random moment, so that steps are written and not noted. Now and then the
-broker dies instead, and comes back on its data. The same records go into a second topic without
+Each process writes the steps after the last one recorded in a file, as Spark records a batch, and is
+killed with SIGKILL at a random moment, so that a step may be written and not recorded. Sometimes the
+broker is killed instead, and starts again on its data. The same records go to a second topic without
 transactions, as Spark's own sink writes them.
 """
 
@@ -43,13 +43,13 @@ class KafkaTrial:
     Attributes
     ----------
     kills : Counter
-        Of the writer and of the broker.
+        Kills of the writer and of the broker.
     steps : int
-        Written at the end.
+        Steps written by the end.
     repeated : int
-        Steps that were delivered again and found to be there.
+        Steps that were delivered again, and skipped since they were already in the topic.
     lost, doubled : dict of str to int
-        Records by topic: missing for a ``read_committed`` reader, and there more than once.
+        Records by topic that a ``read_committed`` reader misses, or sees more than once.
     open_left : int
         Records of transactions that were never committed.
     """
@@ -65,16 +65,16 @@ class KafkaTrial:
 def run_trial(
     broker: Broker, directory: Path, *, writers: int, brokers: int, seed: int
 ) -> KafkaTrial:
-    """Kill the writer `writers` times and the broker `brokers` times; then look what is there.
+    """Kill the writer `writers` times and the broker `brokers` times; then check the topics.
 
     Parameters
     ----------
     broker : Broker
-        Running.
+        A running broker.
     directory : Path
-        For what the writer notes.
+        For the writer's record of its steps.
     seed : int
-        Chooses the order of kills, and their moments.
+        Seed of the order of kills and their moments.
     """
     chance = random.Random(seed)
     topics = {name: f"{name}-{seed}" for name in (ONCE, PLAIN)}
@@ -136,7 +136,7 @@ def _live(
 
 
 def _await_steps(directory: Path, before: int, life: subprocess.Popen[bytes]) -> None:
-    """Wait until a life has noted a step after `before`."""
+    """Wait until a process has recorded a step after `before`."""
     deadline = time.monotonic() + _END_S
     while _noted(directory) <= before:
         if life.poll() is not None or time.monotonic() > deadline:
@@ -146,7 +146,7 @@ def _await_steps(directory: Path, before: int, life: subprocess.Popen[bytes]) ->
 
 
 def _noted(directory: Path) -> int:
-    """Return the last step that was noted, -1 for none."""
+    """Return the last recorded step, -1 for none."""
     with contextlib.suppress(FileNotFoundError):
         return int((directory / _NOTED).read_text())
     return -1

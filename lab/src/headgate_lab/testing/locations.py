@@ -1,4 +1,4 @@
-"""Names servers on loopback for checkpoints of benchmarks and tests that lie on no directory."""
+"""Runs servers on loopback for checkpoints of benchmarks and tests, by name."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _fake_gcs() -> Iterator[str]:
 
 
 _STORES = {"s3": _own_s3, "versity": _versity, "gs": _fake_gcs}
-"""Servers of objects; each is a context that has the scheme of its addresses."""
+"""Object stores by name; each context yields the scheme of the store's addresses."""
 
 
 @contextmanager
 def located(location: str | None) -> Iterator[str | None]:
-    """Yield where checkpoints are to lie, with a server on loopback where the name of one was given.
+    """Yield the location for checkpoints; start a server on loopback if its name is given.
 
     Parameters
     ----------
     location : str or None
-        ``s3`` for the small server of this package, ``versity`` for one of others, ``gs`` for a fake of
-        Google's store, ``hdfs`` for a cluster of one process; else an address such as
-        ``s3://bucket/key``, by the environment's credentials, or None, which are yielded as they are.
+        ``s3`` for the small server of this package, ``versity`` for Versity's S3, ``gs`` for a fake of
+        Google's store, ``hdfs`` for a cluster in one process. An address such as ``s3://bucket/key``,
+        which uses the environment's credentials, and None are yielded unchanged.
     """
     if location == "hdfs":
         with hdfs() as address:
@@ -57,7 +57,7 @@ def located(location: str | None) -> Iterator[str | None]:
 
 @contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Let this process and its children have variables besides the ones that they have."""
+    """Add environment variables of this process, and so of its children, in the context."""
     before = dict(os.environ)
     os.environ.update(added)
     try:

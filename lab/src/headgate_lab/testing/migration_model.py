@@ -1,11 +1,10 @@
-"""A small engine in memory that carries out the six instructions, and says when an answer is wrong.
+"""Carries out the six instructions in a small engine in memory, and detects wrong answers.
 
-Believes what it is told: it moves state and records as the instructions say and serves whatever it
-may, so that a protocol that asks for the wrong thing, or too early, loses, doubles or reorders a
-record. Each record carries its number within its key and the number of watermarks before it; a slot
-that serves it compares both with what the key group's state has seen.
-
-Deterministic: all chance comes from the one random number generator that it is given.
+The engine obeys: it moves state and records as the instructions say, and serves all records that it may.
+So a protocol with a wrong or early instruction loses, duplicates or reorders a record. Each record has
+its number within its key, and the number of watermarks before it; a slot that serves the record compares
+both with the key group's state. The engine is deterministic: all chance comes from its random number
+generator.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from headgate.migration.strategy import UNBOUNDED
 from headgate_lab.testing.deferral import Deferral, Entry
 
 Record = tuple[int, int, int]
-"""Key, number within the key, watermarks before it; of a watermark: -1, its number, 0."""
+"""Key, number within the key, watermarks before the record; a watermark is (-1, its number, 0)."""
 
 KEYS_PER_GROUP = 3
 _QUOTA = 6
@@ -33,7 +32,7 @@ _BYTES_PER_BATCH = 20
 
 
 class WrongAnswer(AssertionError):
-    """A record was lost, doubled, reordered or served by the wrong slot."""
+    """Reports a record that was lost, duplicated, reordered or served by the wrong slot."""
 
 
 Place = TypeVar("Place", tuple[str, int], tuple[int, int])
@@ -47,16 +46,16 @@ def _drop(owned: dict[Place, Held], unwanted: Callable[[Place], bool]) -> None:
 
 @dataclass
 class Copy:
-    """The state of a key group on one host.
+    """Holds the state of a key group on one host.
 
     Attributes
     ----------
     version : int
-        How many sections of the changelog are in it.
+        Number of changelog sections that the copy contains.
     last : dict of int to int
-        Key -> number of its last record served.
+        Key -> number of the last record served.
     watermark : int
-        Watermarks passed.
+        Number of watermarks passed.
     """
 
     version: int = 0
@@ -66,12 +65,12 @@ class Copy:
 
 @dataclass
 class Transfer:
-    """A prefetch or an install under way.
+    """Describes a prefetch or an install under way.
 
     Attributes
     ----------
     resume : bool
-        Of an install.
+        `Install.resume`; False for a prefetch.
     """
 
     order: int
@@ -81,34 +80,34 @@ class Transfer:
 
 @dataclass
 class Durable:
-    """Holds the part of each commit that outlives the driver.
+    """Holds the state that survives the driver, in each commit.
 
     Attributes
     ----------
     owner : list of int
-        By key group.
+        Slot by key group.
     hosts : list of str
-        By slot.
+        Host by slot.
     active : list of (str or None)
-        By key group: the host on which its state is active.
+        By key group, the host on which its state is active.
     fence : dict of int to int
         Key group -> highest order seen.
     pending : dict of int to Hold or Route
-        Key group -> what comes into force at the next boundary.
+        Key group -> instruction that comes into force at the next boundary.
     in_force : dict of int to int
         Key group -> order of the newest hold or route in force.
     queues : list of deque of Entry
-        By slot.
+        Input by slot.
     deferrals : list of Deferral
-        By slot.
+        Deferred records by slot.
     set_aside : dict of (int, int) to list of Entry
-        (Slot, key group) -> what waits at a slot that does not own the group any more.
+        (Slot, key group) -> records that wait at a slot that no longer owns the group.
     since : list of int
-        By key group: the first watermark that its owner's own input carries for it.
+        By key group, the first watermark that comes to it by its owner's input.
     log : list of list of (dict of int to int, int)
-        By key group: per section the changed keys and the watermark after it.
+        By key group: per section the changed keys and the watermark after the section.
     sent : dict of int to int
-        Key -> records sent.
+        Key -> number of records sent.
     """
 
     owner: list[int]
@@ -128,7 +127,7 @@ class Durable:
     sent: dict[int, int] = field(default_factory=dict)
 
     def copied(self) -> Durable:
-        """Return a copy that shares nothing that changes."""
+        """Return a copy that shares no mutable data."""
         return replace(
             self,
             owner=list(self.owner),
@@ -148,15 +147,15 @@ class Durable:
 
 
 class ModelEngine:
-    """Slots on hosts that serve keyed records batch by batch.
+    """Serves keyed records batch by batch, by slots on hosts.
 
     Parameters
     ----------
     hosts : sequence of str
-        By slot; more than the assignment has, for slots to come.
+        Host by slot, also for slots that later assignments add.
     chance : random.Random
     sizes : sequence of int
-        By key group: bytes of its state beside its keys; 0 is allowed.
+        By key group, bytes of its state in addition to its keys; 0 is allowed.
     failing : float
         Probability that a transfer fails in a batch.
     full : set of str
@@ -165,15 +164,15 @@ class ModelEngine:
     Attributes
     ----------
     durable : Durable
-        Survives the driver; replaced as a whole by `restore`.
+        Survives the driver; `restore` replaces it.
     copies : dict of (str, int) to Copy
-        By host and key group; goes with its host.
+        By host and key group; lost with the host.
     prefetches, installs : dict of (str, int) to Transfer
-        By host and key group; go with the host or the driver.
+        By host and key group; lost with the host or the driver.
     told : list of Event
-        What the engine has said since it was last asked.
+        Events that have not been taken yet.
     served : int
-        Records served.
+        Number of records served.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class ModelEngine:
     def _install(self, instruction: instructions.Install, group: int) -> None:
         place = instruction.host, group
         if place[0] in self.durable.hosts:
-            # A prefetch that has not ended is what the install goes on with.
+            # An install continues a prefetch under way.
             started = self.prefetches.pop(place, None)
             if started is not None:
                 self.installs[place] = started
@@ -261,7 +260,7 @@ class ModelEngine:
     # A batch.
 
     def batch(self, records: int, *, watermark: bool) -> None:
-        """Pass a boundary, receive `records` and perhaps a watermark, serve, commit."""
+        """Pass a boundary, receive `records` and perhaps a watermark, serve, and transfer state."""
         self._pass_boundary()
         self._receive(records, watermark=watermark)
         self._serve()
@@ -293,7 +292,7 @@ class ModelEngine:
             state.active[group] = None
 
     def _take_aside(self, group: int, slot: int) -> None:
-        """Take all that waits for a group out of a slot's input, its watermarks too."""
+        """Move the waiting records of a group, and its watermarks, from a slot's input to `set_aside`."""
         state = self.durable
         waiting = state.deferrals[slot].withdraw(group)
         kept: deque[Entry[Record]] = deque()
@@ -356,7 +355,7 @@ class ModelEngine:
             state_of.version += 1
 
     def _demand(self, slot: int, unready: Set[int]) -> None:
-        """Say which key groups a record waits for."""
+        """Report the key groups without active state for which a record waits."""
         state = self.durable
         waiting = {e.group for e in (*state.queues[slot], *state.deferrals[slot].entries)}
         for group in sorted(unready):
@@ -371,7 +370,7 @@ class ModelEngine:
         return self.durable.hosts[self.durable.owner[group]]
 
     def _state(self, group: int) -> Copy:
-        """Return the copy that the owner of a key group serves from."""
+        """Return the copy from which the owner of a key group serves."""
         place = self._host(group), group
         if place not in self.copies:
             raise WrongAnswer(f"key group {group} is served on host {place[0]} without its state")
@@ -422,7 +421,7 @@ class ModelEngine:
     def _left_bytes(
         self, transfers: dict[tuple[str, int], Transfer], place: tuple[str, int]
     ) -> int:
-        """Return what is left of a transfer under way, or of one that starts now."""
+        """Return the remaining bytes of a transfer under way, or of one that starts now."""
         if place in transfers:
             return transfers[place].left_bytes
         host, group = place
@@ -446,7 +445,7 @@ class ModelEngine:
         place: tuple[str, int],
         transfer: Transfer,
     ) -> bool:
-        """Move some bytes; return whether that was the last of them."""
+        """Move some bytes; return whether the transfer has ended."""
         if place[0] in self._full or self._chance.random() < self.failing:
             del transfers[place]
             self.told.append(events.Failed(transfer.order, f"no room on host {place[0]}"))
@@ -479,13 +478,7 @@ class ModelEngine:
     # Faults.
 
     def lose_host(self, host: str, others: Sequence[str]) -> None:
-        """Take a host away with its memory; each of its slots goes to a new or another host.
-
-        Parameters
-        ----------
-        others : sequence of str
-            Hosts that a slot may go to; each may go to one that is new as well.
-        """
+        """Remove a host with its memory; each of its slots moves to a new host or to one of `others`."""
         state = self.durable
         for slot, where in enumerate(state.hosts):
             if where == host:
@@ -501,13 +494,13 @@ class ModelEngine:
         self.told.append(events.HostLost(state.boundary, host, tuple(state.hosts)))
 
     def commit(self) -> Durable:
-        """Return what a restart finds."""
+        """Return the state that a restart finds."""
         return self.durable.copied()
 
     def restore(self, durable: Durable) -> None:
-        """Go back to a commit, as a new driver: what was under way or being said is gone.
+        """Go back to a commit, as a new driver; transfers under way and events are lost.
 
-        Copies that no owner uses are swept; an install that counted on one starts anew.
+        Copies that no owner uses are deleted, so that an install starts from the beginning.
         """
         self.durable = durable.copied()
         self.prefetches.clear()
@@ -523,12 +516,12 @@ class ModelEngine:
     # What must hold.
 
     def check_rest(self, wanted: Sequence[int]) -> None:
-        """Raise WrongAnswer unless all is served, by `wanted`, and nothing is left over.
+        """Raise WrongAnswer unless all records are served, by `wanted`, and no migration is left.
 
         Parameters
         ----------
         wanted : sequence of int
-            The slot of each key group.
+            Expected slot of each key group.
         """
         state = self.durable
         if state.owner != list(wanted):

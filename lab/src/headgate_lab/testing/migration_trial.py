@@ -1,11 +1,11 @@
-"""Migrations under faults: one seed is one run of the protocol against the model engine.
+"""Runs migrations under faults: each seed is one run of the protocol against the model engine.
 
-Everything is drawn from the seed: assignments, hosts, strategy, arrivals, sizes of state, and what
-goes wrong: messages lost, doubled, late and out of order, both ways; hosts that die; transfers that
-fail; a driver that dies and resumes from the last commit; second requests. Then the faults stop,
-and all has to come to rest with the right answer.
+The seed determines assignments, hosts, strategy, arrivals, sizes of state, and the faults: messages lost,
+duplicated, late and out of order, in both directions; lost hosts; failed transfers; a driver that dies
+and resumes from the last commit; second requests. Then the faults stop, and the migration must end with
+the right answer.
 
-One command replays a seed: ``python -m headgate_lab.testing.migration_trial SEED``.
+``python -m headgate_lab.testing.migration_trial SEED`` replays a seed.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Faults:
-    """Describes the faults of a trial, while they last.
+    """Describes the faults of a trial.
 
     Parameters
     ----------
     lost, doubled, late : float
-        Probability of each message, either way; a late one comes up to five batches later, after
-        others.
+        Probabilities for each message, in either direction; a late message comes up to five batches
+        later, in any place of the sequence.
     failing : float
         Probability that a transfer fails in a batch.
     full : frozenset of str
-        Hosts on which every transfer fails, for good.
+        Hosts on which every transfer fails, to the end.
     host_losses : dict of int to int
-        Step -> slot whose host dies then.
+        Step -> slot whose host is lost then.
     crashes : frozenset of int
-        The driver dies at its n-th action (a batch, an event handled, an instruction carried out).
+        Numbers of the driver's actions at which it dies (a batch, an event, an instruction).
     """
 
     lost: float = 0.0
@@ -78,23 +78,22 @@ class Faults:
 
 @dataclass(frozen=True)
 class Case:
-    """One run.
+    """Describes one run.
 
     Parameters
     ----------
     seed : int
-        Of arrivals and faults.
+        Seed of arrivals and faults.
     hosts : tuple of str
-        By slot, enough for every request.
+        Hosts by slot, for the slots of all requests.
     requests : dict of int to Assignment
-        Step -> what is asked for by hand then; the first starts the migration.
+        Step -> assignment requested by hand then; the first request starts the migration.
     sizes : tuple of int
-        By key group, bytes.
+        Bytes of state by key group.
     records_max : int
         Most records per batch.
     steps : int
-        Batches in which records arrive and messages and transfers may fail; then all must come
-        to rest.
+        Batches in which records arrive, and messages and transfers may fail.
     """
 
     seed: int
@@ -109,11 +108,11 @@ class Case:
 
 
 class _Crash(Exception):
-    """The driver dies."""
+    """Signals that the driver dies."""
 
 
 class _Channel(Generic[M]):
-    """Messages one way."""
+    """Delivers messages in one direction, with faults."""
 
     def __init__(self, chance: random.Random, case: Case, fired: Counter[str]) -> None:
         self._chance = chance
@@ -123,7 +122,7 @@ class _Channel(Generic[M]):
         self._sent = 0
 
     def send(self, message: M, step: int) -> None:
-        """Take a message; it is delivered never, once or twice."""
+        """Send a message, which is delivered never, once or twice."""
         faults = self._case.faults if step < self._case.steps else Faults()
         count = 1
         if self._chance.random() < faults.lost:
@@ -141,13 +140,13 @@ class _Channel(Generic[M]):
             self._waiting.append((due, place, message))
 
     def due(self, step: int) -> list[M]:
-        """Return what is delivered now, in order."""
+        """Return the messages that are delivered now, in sequence."""
         now = [entry for entry in self._waiting if entry[0] <= step]
         self._waiting = [entry for entry in self._waiting if entry[0] > step]
         return [message for _, _, message in sorted(now, key=lambda entry: entry[:2])]
 
     def clear(self) -> None:
-        """Lose everything."""
+        """Lose all messages."""
         self._waiting.clear()
 
 
@@ -162,7 +161,7 @@ class Trial:
         Batches, events handled and instructions carried out so far.
     step : int
     fired : Counter of str
-        How often each kind of fault happened.
+        Number of faults of each kind.
     """
 
     def __init__(self, case: Case) -> None:
@@ -188,12 +187,12 @@ class Trial:
         self._commit = self._committed()
 
     def run(self) -> str:
-        """Run to rest and return a digest of all that happened.
+        """Run until the migration has ended, and return a digest of all events and instructions.
 
         Raises
         ------
         WrongAnswer
-            An answer is wrong, or it does not come to rest.
+            An answer is wrong, or the migration does not end.
         """
         while not self._at_rest():
             if self.step > _STEPS_MAX:
@@ -248,9 +247,9 @@ class Trial:
         self._act()
 
     def _ask(self, step: int) -> None:
-        """Ask by hand; one that is refused now asks again in the next batch."""
+        """Request a change by hand; a refused request is repeated in the next batch."""
         target, hosts = self._requests[step], tuple(self.engine.durable.hosts)
-        # A host that died may have left slots apart that shared one.
+        # After the loss of a host, slots that shared it may be on different hosts.
         apart = self.case.strategy == "shared" and len(set(hosts)) > 1
         strategy = "" if apart else self.case.strategy
         request = Requested(target, hosts, Cause.HAND, strategy=strategy)
@@ -293,7 +292,7 @@ class Trial:
         if migration.failed:
             if not (self.case.faults.failing or self.case.faults.full):
                 raise WrongAnswer(f"went back without a failure: {migration.failed}")
-            # Back to where the last migration came from.
+            # The assignment is that from which the last migration started.
             allowed = {self.case.old.slot_of, *(target.slot_of for target in targets[:-1])}
         if migration.current.slot_of not in allowed:
             raise WrongAnswer(f"ended in {migration.current.slot_of}, wanted {sorted(allowed)}")
@@ -360,12 +359,12 @@ def _faults(chance: random.Random, old: Assignment, hosts: Sequence[str]) -> Fau
 
 
 def run(case: Case) -> str:
-    """Run a case to rest and return its digest.
+    """Run a case and return its digest.
 
     Raises
     ------
     WrongAnswer
-        An answer is wrong, an invariant is broken, or it does not come to rest.
+        An answer is wrong, an invariant is broken, or the migration does not end.
     """
     try:
         return Trial(case).run()
@@ -374,11 +373,12 @@ def run(case: Case) -> str:
 
 
 def run_seed(seed: int) -> str:
-    """Run the case of a seed; a failure names the command that replays it.
+    """Run the case of a seed.
 
     Raises
     ------
     WrongAnswer
+        As `run`; the message has the command that replays the seed.
     """
     try:
         return run(case(seed))

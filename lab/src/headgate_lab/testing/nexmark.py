@@ -1,7 +1,7 @@
-"""NEXMark's queries as one thread computes them from lists: what the jobs are compared with.
+"""Computes NEXMark's queries from lists in one thread, as a reference for the jobs.
 
-Events are dictionaries as `events` gives them; times are microseconds. Every function returns a counter
-of rows, since streams have no order. Slow on purpose: it is read to see what is right.
+Events are dictionaries from `events`; times are microseconds. A query returns a counter of rows, since
+streams have no order. The code is slow, since it is written to be read.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def q4(closed: Iterable[tuple[Event, int]], until_us: int) -> Rows:
 
 
 def q5(bids: Iterable[Event], until_us: int) -> Rows:
-    """Return (window's end, auction, bids) of the auction with most bids, the lowest of equal ones.
+    """Return (window's end, auction, bids) of the auction with most bids, of a tie the lowest one.
 
-    Windows of 10 s, every 2 s, that end up to `until_us`.
+    Windows are of 10 s, every 2 s, and end at `until_us` or before.
     """
     counts: Counter[tuple[int, int]] = Counter()
     for bid in bids:
@@ -119,7 +119,8 @@ def q6(closed: Iterable[tuple[Event, int]], last: int = 10) -> Rows:
 def q7(bids: Iterable[Event], until_us: int) -> Rows:
     """Return (window's end, auction, bidder, price) of the highest bid of each window of 10 s.
 
-    Of the windows that end up to `until_us`; of equal prices the lowest auction, then bidder, wins.
+    Windows end at `until_us` or before; of equal prices the lowest auction, then the lowest bidder,
+    counts.
     """
     best: dict[int, tuple[int, int, int]] = {}
     for bid in bids:
@@ -130,7 +131,7 @@ def q7(bids: Iterable[Event], until_us: int) -> Rows:
 
 
 def q8(people: Iterable[Event], auctions: Iterable[Event]) -> Rows:
-    """Return (window's end, id, name) of people who opened an auction in the window they came in."""
+    """Return (window's end, id, name) of people who opened an auction in their first window."""
 
     def window(event: Event) -> int:
         return int(event["dateTime"]) // WINDOW_US

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own on loopback, if the machine has one installed."""
+"""Runs a PostgreSQL server on loopback, if PostgreSQL is installed on the machine."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headgate.core.errors import EngineError
 _WHERE = Path("/usr/lib/postgresql")
 _USER = "headgate"
 _NOBODY = "postgres"
-"""Whom root runs the server as, since it refuses to be root's."""
+"""User as whom root runs the server, which refuses to run as root."""
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Start a server and return its JDBC URL; it and its data go at the end.
+    """Start a server and yield its JDBC URL; at the end stop it and delete its data.
 
     Raises
     ------
     EngineError
-        There is no PostgreSQL on this machine, or it does not start.
+        PostgreSQL is not installed, or does not start.
     """
     programs = _programs()
     folder = Path(tempfile.mkdtemp(prefix="headgate-postgres-"))
@@ -49,7 +49,7 @@ def server() -> Iterator[str]:
 
 
 def run(url: str, sql: str) -> list[list[str]]:
-    """Run SQL on a server and return its rows, as texts."""
+    """Run SQL on a server and return its rows, as text."""
     address = url.removeprefix("jdbc:").partition("?")[0]
     command = ["psql", "-X", "-q", "-A", "-t", "-F", "\t", "-U", _USER, "-c", sql, address]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def _run(programs: Path, folder: Path, command: list[str]) -> None:
     made = [str(programs / name), *rest]
     if os.geteuid() == 0 and getpass.getuser() != _NOBODY:
         made = ["runuser", "-u", _NOBODY, "--", *made]
-    # into a file: the server would hold a pipe open
+    # output to a file, since the server would keep a pipe open
     with (folder / "said").open("wb") as said:
         ran = subprocess.run(made, cwd=folder, stdout=said, stderr=said, check=False)
     if ran.returncode:

@@ -1,7 +1,7 @@
 """Computes a keyed, windowed aggregate record by record: the oracle of `headgate.operators`.
 
-A dictionary keyed by (key group, key, window end) with Python values, no arrays and no slices. Slow on
-purpose: it is read to see what is right.
+The state is a dictionary keyed by (key group, key, window end) with Python values, without arrays and
+slices. The code is slow, since it is written to be read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Row = tuple[tuple[Value, ...], int | None, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class Record:
-    """An arriving record.
+    """Holds an arriving record.
 
     Attributes
     ----------
     time_us : int
-        Event time; ignored without a time.
+        Event time; ignored if the spec has no time.
     values : tuple of Value
-        Its own buffers, one per value leaf of the spec.
+        Aggregation buffers of the record alone, one value per value leaf of the spec.
     """
 
     group: int
@@ -62,7 +62,7 @@ def order_all(aggregate: Aggregate, a: Sequence[Value], b: Sequence[Value]) -> i
 
 
 def merged(aggregate: Aggregate, old: Sequence[Value], new: Sequence[Value]) -> tuple[Value, ...]:
-    """Return two buffers of one aggregate as one; `old` came first."""
+    """Merge two buffers of an aggregate; `old` is the earlier one."""
     return _MERGE[aggregate.op](aggregate, tuple(old), tuple(new))
 
 
@@ -99,7 +99,7 @@ def _extreme(
     found = order_all(aggregate, old, new)
     if aggregate.op in (Op.MIN, Op.MIN_BY):
         found = -found
-    # of equals MIN and MAX keep the older, MIN_BY and MAX_BY take the newer
+    # of equal values MIN and MAX keep the older, MIN_BY and MAX_BY the newer
     newer = found <= 0 if aggregate.op in (Op.MIN_BY, Op.MAX_BY) else found < 0
     return new if newer else old
 
@@ -130,18 +130,18 @@ _MERGE: dict[Op, Callable[..., tuple[Value, ...]]] = {
 
 @dataclass
 class Reference:
-    """The state of one operator, and what its steps put out.
+    """Holds the state of one operator, and computes the output of its steps.
 
     Attributes
     ----------
     windows : dict of (group, key, end) to value leaves
-        `end` is None without a time.
+        `end` is None without event time.
     waiting : dict of int to deque of Record
         Backlog per key group, in order of arrival.
     emitted_us : dict of int to int
-        Watermark up to which a group has emitted; absent means 0.
+        Watermark up to which a group has emitted; 0 if absent.
     late : list of Record
-        Refused: none of their windows was open.
+        Refused records, of which no window was open.
     """
 
     spec: AggregateSpec
@@ -154,12 +154,12 @@ class Reference:
 
     @property
     def expires(self) -> bool:
-        """Return whether windows close; complete mode keeps all."""
+        """Return whether windows close; in complete mode they do not."""
         time = self.spec.time
         return time is not None and time.expires and self.spec.mode is not OutputMode.COMPLETE
 
     def ends(self, record: Record) -> list[int | None]:
-        """Return the ends of all windows that hold a record."""
+        """Return the ends of all windows that contain a record."""
         time = self.spec.time
         if time is None:
             return [None]
@@ -175,19 +175,19 @@ class Reference:
         return ends
 
     def open_ends(self, record: Record) -> list[int | None]:
-        """Return the ends of the windows that are not out yet."""
+        """Return the ends of the record's windows that have not been emitted."""
         met = self.emitted_us.get(record.group, 0)
         return [e for e in self.ends(record) if not self.expires or (e is not None and e > met)]
 
     def arrive(self, record: Record) -> None:
-        """Take a record into its group's backlog, or refuse it: lateness is judged on arrival."""
+        """Add a record to its group's backlog, or refuse it if it is late on arrival."""
         if self.open_ends(record):
             self.waiting.setdefault(record.group, deque()).append(record)
         else:
             self.late.append(record)
 
     def may_reach_us(self, group: int, watermark_us: int) -> int:
-        """Return the group's watermark: it passes no record that waits."""
+        """Return the group's watermark, which is held back by waiting records."""
         time = self.spec.time
         held = [watermark_us]
         if time is not None:
@@ -196,7 +196,7 @@ class Reference:
         return max(self.emitted_us.get(group, 0), min(held))
 
     def serve(self, group: int, count: int, watermark_us: int) -> list[Row]:
-        """Serve the `count` oldest records of a group, and return what it then puts out.
+        """Serve the `count` oldest records of a group, and return its output.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class Reference:
 
 
 def fresh(spec: AggregateSpec) -> tuple[Value, ...]:
-    """Return the buffers of a key that nothing has come for."""
+    """Return the aggregation buffers of a key without records."""
     values: list[Value] = []
     for aggregate in spec.aggregates:
         empty: list[Value] = [None] * len(aggregate.all_leaves)

@@ -1,7 +1,7 @@
-"""A small S3 on loopback that does on request what networks and stores do now and then.
+"""Runs a small S3 on loopback that injects faults of networks and stores on request.
 
-It knows what a checkpoint needs: conditional writes, ranges, lists and deletion of many. It keeps objects
-in memory, checks no signature, and lives in threads of this process.
+It supports the requests of a checkpoint: conditional writes, ranges, lists and deletion of many objects.
+It holds objects in memory, checks no signatures, and runs in threads of this process.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN, EXPIRED, ELSEW
 
 @dataclass
 class S3Fault:
-    """Describes a fault of the next requests of a kind.
+    """Describes a fault of the next `times` requests with a method and key.
 
     Attributes
     ----------
     kind : str
         One of the names above.
     part : str
-        Of the key.
+        Text that the key must contain.
     """
 
     kind: str
@@ -53,19 +53,20 @@ class S3Fault:
 
 @dataclass
 class FaultyS3:
-    """The server; see `serving`.
+    """Holds the objects and faults of the server; see `serving`.
 
     Attributes
     ----------
     objects : dict
-        By key, without the bucket.
+        Objects by key, without the bucket.
     faults : list of S3Fault
-        What is still to happen.
+        Faults that have not occurred yet.
     listed : dict or None
-        What a list shows instead of what is there.
+        Objects that a list shows, if not the real ones.
     conditional : bool
-        Whether ``If-None-Match`` is heeded.
+        Whether the server obeys ``If-None-Match``.
     requests : list of (method, key)
+        All requests so far.
     """
 
     endpoint: str = ""
@@ -89,7 +90,7 @@ class FaultyS3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that say the same."""
+        """Environment variables for the same options."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "nobody",
@@ -98,7 +99,7 @@ class FaultyS3:
         }
 
     def put(self, key: str, data: bytes, *, new: bool) -> bool:
-        """Write an object; return whether that was done."""
+        """Write an object; return whether it was written."""
         with self.lock:
             if new and self.conditional and key in self.objects:
                 return False
@@ -106,13 +107,13 @@ class FaultyS3:
             return True
 
     def deliver(self) -> list[bool]:
-        """Do what was late, and return which of it took effect."""
+        """Carry out the late writes, and return for each whether it took effect."""
         with self.lock:
             late, self.late = self.late, []
         return [self.put(key, data, new=new) for key, data, new in late]
 
     def taken(self, method: str, key: str) -> str | None:
-        """Return what is to happen to a request, once."""
+        """Record a request, and return the kind of its fault, if any."""
         with self.lock:
             self.requests.append((method, key))
             for fault in self.faults:
@@ -138,7 +139,7 @@ def serving() -> Iterator[FaultyS3]:
 
 
 def listening(store: FaultyS3, port: int = 0) -> ThreadingHTTPServer:
-    """Serve what a store has from now on, in a thread; end it by ``shutdown`` and ``server_close``."""
+    """Serve a store in a thread; end the server by ``shutdown`` and ``server_close``."""
     handler = type("_Bound", (_Handler,), {"store": store})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
@@ -151,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def do_PUT(self) -> None:
         key, fault = self._asked("PUT")
@@ -240,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         return key, self.store.taken(method, key)
 
     def _faulty(self, fault: str | None) -> bool:
-        """Answer as a fault says; return whether it did."""
+        """Send the error response of a fault; return whether the fault has one."""
         refusals = {
             CONFLICT: (HTTPStatus.CONFLICT, "ConditionalRequestConflict"),
             BUSY: (HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown"),

@@ -1,6 +1,6 @@
-"""A real S3 for tests: moto's server, in an environment of its own that is made once from its lock file.
+"""Runs servers of third parties for tests, such as moto's S3, and installs them once.
 
-It is another program than `s3_server`, written by others: what both agree on is probably S3's.
+moto is independent of `s3_server`, so behaviour of both is probably that of S3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parents[4] / "requirements" / "servers.lock"
-"""What the environment holds; beside the lock files of the project."""
+"""Lock file of moto's environment."""
 
 BUCKET = "bucket"
 
@@ -31,7 +31,7 @@ _SERVE = "import sys; from moto.server import main; main(sys.argv[1:])"
 
 
 class ServerUnavailable(Exception):
-    """The server cannot be had here; says why."""
+    """Reports why a server is not available on this machine."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def moto() -> Iterator[str]:
     Raises
     ------
     ServerUnavailable
-        It cannot be installed or started.
+        The server cannot be installed or started.
     """
     python, port = _environment(), free_port()
     address = f"http://127.0.0.1:{port}"
@@ -52,7 +52,7 @@ def moto() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Return a port of loopback on which nobody listens."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -64,21 +64,21 @@ def running(
     first: Callable[[], urllib.request.Request],
     env: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Run a server, and yield as soon as it has done its first request: that for a bucket, mostly.
+    """Run a server, and yield when it has answered its first request, mostly that for a bucket.
 
     Parameters
     ----------
     name : str
-        For errors.
+        Name of the server, for errors.
     first : callable
-        Makes the request; called for each try, since a signature may have the time in it.
+        Makes the first request; called for each try, since a signature may contain the time.
     env : mapping, optional
-        Besides this process's.
+        Variables added to this process's environment.
 
     Raises
     ------
     ServerUnavailable
-        It ends, refuses the request, or does not answer in time.
+        The server ends, refuses the request, or does not answer in time.
     """
     process = subprocess.Popen(
         command,
@@ -112,14 +112,14 @@ def _await(
 
 
 def variables(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return what says to a store's library in the environment what options of a checkpoint say."""
+    """Return environment variables for a store's library, from the options of a checkpoint."""
     return {
         f"{prefix}_{re.sub('(?=[A-Z])', '_', name).upper()}": text for name, text in options.items()
     }
 
 
 def cache() -> Path:
-    """Return where programs of others are kept that tests fetched."""
+    """Return the directory of third-party programs that tests have fetched."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate"
 
 
@@ -156,7 +156,7 @@ def _environment() -> Path:
         ]
         install("moto", [str(made / "bin" / "python"), *packages])
         try:
-            made.rename(place)  # whoever made it first wins
+            made.rename(place)  # fails if another process was first
         except OSError:
             if not python.exists():
                 raise
@@ -174,7 +174,7 @@ def install(name: str, command: Sequence[str], env: Mapping[str, str] | None = N
     Raises
     ------
     ServerUnavailable
-        It cannot be run, fails, or takes too long.
+        The command cannot be run, fails, or takes too long.
     """
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tests a store; a subclass inherits the tests.
+"""Tests an implementation of `Store`; a subclass inherits the tests.
 
 ::
 
@@ -36,7 +36,7 @@ def fresh_token() -> str:
 
 
 def strings(values: Sequence[str]) -> tuple[I64, U8]:
-    """Return offsets and bytes of `values`, as `Table.intern` wants them."""
+    """Return offsets and bytes of `values`, for `Table.intern`."""
     encoded = [value.encode() for value in values]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
     np.cumsum([len(one) for one in encoded], out=offsets[1:])
@@ -44,12 +44,12 @@ def strings(values: Sequence[str]) -> tuple[I64, U8]:
 
 
 class History:
-    """The committed sections of one key group, as a manifest chain would give them.
+    """Holds the committed sections of one key group, as a chain of manifests does.
 
     Attributes
     ----------
     sections : oldest first
-    asked : tokens `chain` was called with
+    asked : tokens with which `chain` was called
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class History:
 
     @property
     def token(self) -> str:
-        """The newest committed token."""
+        """Newest committed token."""
         return self.sections[-1].token if self.sections else EMPTY_TOKEN
 
     def chain(self, token: str) -> list[Section]:
-        """Walk back to `token` or to a full section."""
+        """Return the sections after `token`, from the newest full section on if that is later."""
         self.asked.append(token)
         found: list[Section] = []
         for section in reversed(self.sections):
@@ -87,7 +87,7 @@ def apply_changes(table: Table, changes: Sequence[Change]) -> None:
 
 
 def apply_to_model(model: Model, changes: Sequence[Change]) -> Model:
-    """Return what `apply_changes` must lead to."""
+    """Return the expected rows after `apply_changes`."""
     after = dict(model)
     for word, number, amount in changes:
         if amount == 0:
@@ -99,7 +99,7 @@ def apply_to_model(model: Model, changes: Sequence[Change]) -> Model:
 
 
 def contents(table: Table) -> Model:
-    """Return what a table holds, strings resolved."""
+    """Return the rows of a table, with strings resolved."""
     offsets, data = table.strings()
     raw = data.tobytes()
     words = [raw[a:b].decode() for a, b in itertools.pairwise(offsets)]
@@ -112,7 +112,7 @@ def contents(table: Table) -> Model:
 def step(
     store: Store, history: History, changes: Sequence[Change], *, full: bool = False
 ) -> Section:
-    """Run one step to its end; it is not in the history yet."""
+    """Run one step to its end, without adding it to the history."""
     table = store.acquire(GROUP, history.token, history.chain)
     table.begin()
     apply_changes(table, changes)
@@ -123,7 +123,7 @@ def step(
 
 
 def read(store: Store, history: History) -> Model:
-    """Return what the store holds at the history's end."""
+    """Return the rows of the store at the history's end."""
     found = contents(store.acquire(GROUP, history.token, history.chain))
     store.release(GROUP)
     return found
@@ -145,7 +145,7 @@ _ends = st.sampled_from(["commit", "commit", "full", "compact", "lost", "abandon
 
 
 class StoreContract:
-    """Inherit, and supply `open_store`."""
+    """Holds the tests; inherit, and supply `open_store`."""
 
     def open_store(self, directory: Path, layout: TableLayout) -> Store:
         """Return a new store; `directory` is private to the test and may be ignored."""
@@ -158,7 +158,7 @@ class StoreContract:
         return self.open_store(tmp_path / "operator", LAYOUT)
 
     def test_equals_a_dictionary_after_steps_that_grow_it(self, store: Store) -> None:
-        """Thousands of rows and strings, many sizes of table."""
+        """Tables of many sizes, up to hundreds of rows and strings, keep all rows."""
         history, model = History(), Model()
         for count in (1, 60, 700, 701):
             changes = _words(count)
@@ -193,7 +193,7 @@ class StoreContract:
         assert read(store, history) == apply_to_model({}, _words(10))
 
     def test_catches_up_by_later_sections_only(self, store: Store, tmp_path: Path) -> None:
-        """A host that saw the group some steps ago applies what came since."""
+        """A host with an older state of the group applies only the later sections."""
         history, other = History(), self.open_store(tmp_path / "other_host", LAYOUT)
         model = apply_to_model({}, _words(30))
         history.sections.append(step(store, history, _words(30)))
@@ -227,7 +227,7 @@ class StoreContract:
         other.close()
 
     def test_compaction_drops_strings_and_changes_no_answer(self, store: Store) -> None:
-        """Strings of deleted rows go; the section of that step must be full."""
+        """Strings of deleted rows are dropped; the section of that step must be full."""
         history = History()
         history.sections.append(step(store, history, _words(50)))
         table = store.acquire(GROUP, history.token, history.chain)
@@ -248,7 +248,7 @@ class StoreContract:
         assert read(store, history) == apply_to_model(before, [("word 1", 1, 1)])
 
     def test_never_uses_a_table_that_was_left_dirty(self, store: Store) -> None:
-        """An attempt that failed in the middle leaves nothing behind."""
+        """An attempt that failed in the middle has no effect."""
         history = History()
         history.sections.append(step(store, history, _words(8)))
         table = store.acquire(GROUP, history.token, history.chain)
@@ -271,7 +271,7 @@ class StoreContract:
             store.acquire(GROUP, history.token, history.chain)
 
     def test_refuses_changes_outside_a_step_and_groups_not_held(self, store: Store) -> None:
-        """Each misuse is one sentence."""
+        """Each misuse raises an error."""
         chain: Chain = History().chain
         with pytest.raises(StateError, match="not held"):
             store.release(GROUP)
@@ -298,7 +298,7 @@ class StoreContract:
     @settings(
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,  # each example makes its own directory
-            HealthCheck.differing_executors,  # each store inherits the test: that is the point
+            HealthCheck.differing_executors,  # each store inherits the test
             HealthCheck.too_slow,
         ],
     )

@@ -1,9 +1,8 @@
-"""Trials with real processes: attempts that die, pause and come back, on one key group's file.
+"""Runs trials with processes that are killed, suspended and resumed, on one key group's file.
 
-Each batch is run by one to three concurrent attempts. Each attempt serves a cut of its own of the
-waiting records, and is killed, stopped or continued at a random moment. The driver commits one of
-the attempts that finished, and goes on; the others may still be running. At the end the sums must
-be right.
+One to three concurrent attempts run each batch. Each attempt serves its own number of the waiting
+records, and is killed, suspended or resumed at random moments. The driver commits one of the finished
+attempts, and goes on; the others may still be running. At the end the sums must be right.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _REPORT = struct.Struct("<16sI")
 
 
 def open_arena(directory: Path) -> ArenaStore:
-    """Return the store as it is meant to be."""
+    """Return the correct store."""
     return ArenaStore(directory, LAYOUT)
 
 
 class IgnoresLineage(ArenaStore):
-    """A broken protocol: believes the step's number in a token, not the token."""
+    """Breaks the protocol: compares the step's number in a token, not the whole token."""
 
     def _bring_table(
         self, file: ArenaFile, group: int, token: str, chain: Chain
@@ -68,10 +67,10 @@ class IgnoresLineage(ArenaStore):
 
 
 class TakesOver(ArenaStore):
-    """A broken protocol: no lock, and what is dirty is restored in the same file."""
+    """Breaks the protocol: takes no lock, and restores a dirty table in the same file."""
 
     def acquire(self, group: int, token: str, chain: Chain) -> Table:
-        """Return the table in whatever file is there."""
+        """Return the table in the existing file, whoever uses it."""
         file = ArenaFile.open(f"{self._prefix}{group}")
         if file is None:
             return super().acquire(group, token, chain)
@@ -88,7 +87,7 @@ class TakesOver(ArenaStore):
 
 @dataclass
 class Trial:
-    """One key group, its waiting records and its committed history.
+    """Runs a trial on one key group, with its waiting records and its committed history.
 
     Parameters
     ----------
@@ -97,9 +96,9 @@ class Trial:
 
     Attributes
     ----------
-    sections : committed, oldest first
+    sections : committed sections, oldest first
     waiting : int64[n, 2]    Key and amount of each record not yet served.
-    given : int64[KEYS]      Sum of all amounts handed out, by key: the right answer.
+    given : int64[KEYS]      Sum of the amounts of all records, by key: the right answer.
     running : processes not known to have ended
     """
 
@@ -127,7 +126,7 @@ class Trial:
 
     @property
     def token(self) -> str:
-        """The newest committed token."""
+        """Newest committed token."""
         return self.sections[-1].token if self.sections else EMPTY_TOKEN
 
     def run(self) -> bool:
@@ -201,7 +200,7 @@ class Trial:
         return finished
 
     def _disturb(self) -> None:
-        """Kill, stop or continue a running attempt, this batch's or an older one's."""
+        """Kill, suspend or resume a running attempt, of this batch or an older one."""
         self._reap()
         if not self.running or self.random.random() > _DISTURBED:
             return
@@ -214,7 +213,7 @@ class Trial:
                 self.running.discard(process)
 
     def _right(self) -> bool:
-        # Zombies run on while the answer is read: they must not be able to change it.
+        # Old attempts run on while the answer is read: they must not be able to change it.
         for process in self.running:
             os.kill(process, signal.SIGCONT)
         store = self.open_store(self.directory / "operator")
@@ -239,7 +238,7 @@ class Trial:
 
 
 def _attempt(trial: Trial, batch: int, seed: int, all_records: bool, writer: int) -> None:
-    """Serve a cut of the waiting records in this (forked) process, report, and end."""
+    """Serve the first waiting records, a random number, in this (forked) process; report, and exit."""
     code = 1
     try:
         chance = random.Random(seed)
@@ -285,10 +284,10 @@ def _directory() -> Iterator[Path]:
 
 
 def run_trials(count: int, seed: int, open_store: Opener = open_arena) -> list[int]:
-    """Run `count` trials; return the seeds of those whose sums were wrong.
+    """Run `count` trials; return the seeds of those with wrong sums.
 
-    The seed fixes what is served and who is disturbed; the scheduler decides when, so a seed
-    repeats a trial's shape and not its every moment.
+    A seed determines records and signals, but the operating system's scheduler decides on the moments, so
+    that a seed does not repeat a trial exactly.
     """
     warm()
     wrong = []

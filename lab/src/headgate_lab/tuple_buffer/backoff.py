@@ -1,4 +1,4 @@
-"""Waiting for somebody else without taking the processor from them."""
+"""Waits for another process with exponential back-off, without keeping the processor busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential back-off: each wait is twice the one before.
+    """Waits with exponential back-off: each wait is twice the one before.
 
     Parameters
     ----------

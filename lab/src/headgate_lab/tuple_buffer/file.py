@@ -1,4 +1,4 @@
-"""The file of a shared tuple buffer: made whole or not at all, and believed only if it is ours."""
+"""Creates the file of a shared tuple buffer atomically, and opens it only if this user owns it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_file(path: Path, byte_count: int, fill: Callable[[U8], None]) -> int:
-    """Return the descriptor of a new file at `path`, whose bytes are zero but for what `fill` wrote.
+    """Return the descriptor of a new file at `path`, zero but for what `fill` writes.
 
-    It has its room (on a full tmpfs a sparse file would be SIGBUS), mode 0600 in a directory of mode
-    0700, and its name only at the end.
+    Its space is allocated (writing to a sparse file on a full tmpfs raises SIGBUS), its mode is 0600 in
+    a directory of mode 0700, and it gets its name only at the end.
 
     Raises
     ------
-    StateError    There is such a file, no room, or the directory is open to others.
+    StateError    The file exists, there is no space, or the directory is open to others.
     """
     private_directory(path.parent)
     temporary = f"{path}.{secrets.randbits(64):016x}.tmp"
@@ -52,7 +52,7 @@ def find_file(path: str) -> tuple[int, BufferShape]:
 
     Raises
     ------
-    StateError    There is none, it is another user's, or open to others.
+    StateError    There is none, or it belongs to another user or is open to others.
     """
     try:
         descriptor = os.open(path, _OPEN)

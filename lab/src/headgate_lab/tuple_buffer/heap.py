@@ -1,4 +1,4 @@
-"""A tuple buffer in this process's heap: the reference that the shared one is compared with."""
+"""Implements a tuple buffer in this process's heap, the reference for the shared one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Node:
 
 
 class HeapTupleBuffer(TupleBuffer):
-    """Lists under one lock; any payload.
+    """Keeps records of any payload in lists, under one lock.
 
     Parameters
     ----------
-    sources, readers : collection of int    Who is connected at the start.
-    capacity : int                          Records per source the slowest reader may be behind.
+    sources, readers : collection of int    Those connected at the start.
+    capacity : int                          Records per source by which the slowest reader may lag.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class HeapTupleBuffer(TupleBuffer):
             return True
 
     def advance(self, time: int, source: int) -> bool:
-        """Say that the source adds nothing before `time` any more."""
+        """Promise that the source adds nothing before `time` any more."""
         with self._lock:
             latest = self._latest(source)
             if latest is not None and time <= latest:
@@ -88,7 +88,7 @@ class HeapTupleBuffer(TupleBuffer):
             return entry
 
     def peek(self, reader: int) -> Entry | None:
-        """Return what `get` would, without moving on."""
+        """Return what `get` would return, without moving on."""
         with self._lock:
             return self._find(reader)[0]
 
@@ -132,7 +132,7 @@ class HeapTupleBuffer(TupleBuffer):
             return True
 
     def remove_sources(self, old: Collection[int], by: int) -> bool:
-        """Remove sources, with a flush."""
+        """Remove sources; a flush record ends each stream."""
         with self._lock:
             present = [s for s in old if s in self._ranks]
             if by not in self._ranks or not present:
@@ -175,7 +175,7 @@ class HeapTupleBuffer(TupleBuffer):
         self._streams[source].append(_Node(kind, self._ranks[source], named))
 
     def _find(self, reader: int) -> tuple[Entry | None, dict[int, int]]:
-        """Return the reader's next data or control record, and its cursors once it has got that."""
+        """Return the reader's next data or control record, and its cursors behind that record."""
         cursors = dict(self._cursors.get(reader, {}))
         while reader in self._cursors and (node := self._next(cursors)) is not None:
             source = node.entry.source

@@ -1,6 +1,6 @@
-"""Merging the sources' rings into the ready order: every reader does it for itself.
+"""Merges the sources' rings into the ready order, separately for each reader.
 
-The order is a function of the records alone (`port`), so readers need no merged list to agree on, and
+The order is a function of the records alone (`port`), so readers need no shared merged list, and
 nothing is written for them but their own cursors.
 """
 
@@ -27,9 +27,9 @@ def take_ready(
     ----------
     times, tags : int64[S, slots]    The rings.
     head : int64[S]      Records each source has added.
-    rank : int64[S]      Of connected sources; -1 for the others, which nobody waits for.
-    cursor : int64[S]    Records of each source that the reader has passed; moved on.
-    index : int64[n]     Filled with the records' positions in the flattened rings; at most n.
+    rank : int64[S]      Of connected sources; -1 for the others, which are not waited for.
+    cursor : int64[S]    Records of each source that the reader has passed; is updated.
+    index : int64[n]     Filled with at most n positions of records in the flattened rings.
 
     Returns
     -------

@@ -4,12 +4,12 @@
 
     0      header     8 words, then the shape as JSON
     4096   control 0  ┐ one of the two is in force; a change is made in the other one and takes effect
-           control 1  ┘ by one store to the header: whoever is killed before it has changed nothing
+           control 1  ┘ by one store to the header: a process killed before that has changed nothing
            requests   the last few reconfigurations
            columns    int64 time[sources, slots], int64 tag[sources, slots], then the payload's
 
-A source has a ring of `slots` records. Record n of source s (n counts from 0 for ever) lies at column
-``[s, n % slots]``.
+A source has a ring of `slots` records. Record n of source s (n starts at 0 and is never reset) is at
+``[s, n % slots]`` of each column.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HEADER_WORDS = 8
 _MAGIC, _VERSION, ACTIVE, _JSON_BYTES = range(4)
 
 SPARE_SLOTS = 16
-"""Slots of a ring beyond its capacity, for the dummy and flush records of joining and leaving."""
+"""Slots of a ring beyond its capacity, for dummy and flush records of sources that join and leave."""
 
 REQUESTS = 8
-"""Reconfigurations that are kept: more than are ever under way at once. Chosen, not tuned."""
+"""Most reconfigurations that are kept at once: more than are ever under way. Chosen, not tuned."""
 
 # A tag is (epoch << 32) | (rank << 2) | kind; the epoch is that of a control record.
 KIND_MASK = 3
@@ -51,13 +51,13 @@ class BufferShape:
     Parameters
     ----------
     columns : tuple of (str, str)    Names and NumPy types of a record's payload: fixed width, no objects.
-    capacity : int                   Records per source the slowest reader may be behind; >= 1.
+    capacity : int                   Records per source by which the slowest reader may lag; >= 1.
     sources_max, readers_max : int   Sources are 0 to sources_max - 1, readers likewise.
     key_groups : int                 Entries of a reconfiguration's mapping.
 
     Raises
     ------
-    ConfigError    A number is out of range, or a column is no fixed-width type or named twice.
+    ConfigError    A number is out of range, a column has no fixed-width type or is named twice.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -86,7 +86,7 @@ class BufferShape:
 
     @property
     def control(self) -> np.dtype[np.void]:
-        """The control structure: who is connected, and how far everybody is."""
+        """The type of the control structure: the connected sources and readers, and their positions."""
         sources, readers = self.sources_max, self.readers_max
         return np.dtype(
             [
@@ -104,7 +104,7 @@ class BufferShape:
 
     @property
     def request(self) -> np.dtype[np.void]:
-        """One reconfiguration."""
+        """The type of one reconfiguration."""
         return np.dtype(
             [
                 ("number", "i8"),
@@ -115,7 +115,7 @@ class BufferShape:
 
     @property
     def byte_count(self) -> int:
-        """Bytes of the whole file."""
+        """Size of the whole file in bytes."""
         ends = self.offsets()
         return ends[-1]
 
@@ -132,7 +132,7 @@ class BufferShape:
 
 @dataclass(frozen=True)
 class Control:
-    """One copy of the control structure, as views.
+    """Holds one copy of the control structure, as views.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Control:
 
 
 class BufferViews:
-    """The parts of a mapped file, as arrays.
+    """Holds the parts of a mapped file, as arrays.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class BufferViews:
         }
 
     def write_header(self, mapped: U8) -> None:
-        """Describe the shape, so that the file can be opened by its path alone."""
+        """Write the shape, so that the file can be opened by its path alone."""
         text = np.frombuffer(json.dumps(asdict(self.shape)).encode(), dtype=np.uint8)
         if 8 * _HEADER_WORDS + text.size > HEADER_BYTES:
             msg = (
@@ -201,7 +201,7 @@ def read_shape(raw: bytes, path: str) -> BufferShape:
 
     Raises
     ------
-    StateError    The file is no tuple buffer, or of another version.
+    StateError    The file is not a tuple buffer or has another version.
     """
     words = np.frombuffer(raw[: 8 * _HEADER_WORDS].ljust(8 * _HEADER_WORDS, b"\0"), dtype=np.int64)
     if int(words[_MAGIC]) != MAGIC or int(words[_VERSION]) != VERSION:

@@ -1,4 +1,4 @@
-"""One lock among unrelated processes, which a killed one gives up."""
+"""Provides a lock among unrelated processes that is released when its holder is killed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileLock:
-    """An exclusive `flock` on a file, and among the threads that share this object.
+    """Holds an exclusive `flock` on a file, which also excludes the threads that share this object.
 
-    The kernel drops it when its holder dies, however that happens. It does not when the holder is
-    merely stopped: then everybody waits until it goes on, so nothing but a short copy is done under it.
-    Not `fcntl` record locks: a process loses all of its own as soon as it closes any descriptor of the
-    file. A child forked meanwhile opens the file anew, as it would share its parent's lock otherwise.
+    The kernel releases it when its holder dies, in whatever way. It does not if the holder is merely
+    stopped: then all others wait until it goes on, so nothing but a short copy is done under the lock.
+    `fcntl` record locks would not do: a process loses all its locks when it closes any descriptor of the
+    file. A forked child opens the file anew, since it would otherwise share its parent's lock.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Measures the shared tuple buffer: records per second, and latency at a given rate.
 
-STRETCH's operator 6 without an operator: every reader takes every record and keeps nothing, so what is
-measured is sharing and ordering. Each source and each reader is a process of its own.
+This is STRETCH's operator 6 without an operator: every reader takes every record and keeps nothing, so
+only the cost of sharing and ordering is measured. Each source and each reader is a process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _END = 2**62
 """The time at which a source says that it has ended."""
 
 _STEP_S = 0.001
-"""How often a paced source adds what is due."""
+"""Interval at which a paced source adds the records that are due."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Load:
 
     Parameters
     ----------
-    sources : int             Processes that add.
-    records : int             Of each source.
-    block : int               Records of one call, of sources and of readers.
-    rate_per_s : float or None    Of all sources together, emitted on schedule whatever happens; None:
-                              as fast as there is room.
-    capacity : int            Records per source the slowest reader may be behind.
-    shared : bool             Whether all readers share one buffer; else each has one of its own, into
-                              which sources copy every record: what shared-nothing must do.
-    timeout_s : float         Given up after so long without a record.
+    sources : int             Number of source processes.
+    records : int             Records of each source.
+    block : int               Records per call, of sources and of readers.
+    rate_per_s : float or None    Of all sources together, kept to a fixed schedule; None: as fast as
+                              there is room.
+    capacity : int            Records per source by which the slowest reader may lag.
+    shared : bool             Whether all readers share one buffer; otherwise each has its own, and
+                              sources copy every record into all of them, as shared-nothing must.
+    timeout_s : float         Longest wait for a record.
     """
 
     sources: int = 2
@@ -62,8 +62,8 @@ class Measured:
 
     Parameters
     ----------
-    records_per_s : float     Records every reader has got, per second from the first record's due time
-                              to the last reader's end.
+    records_per_s : float     Records that every reader got, per second between the first record's due
+                              time and the last reader's end.
     latency_ms_mean, latency_ms_p50, latency_ms_p99 : float    Milliseconds from the time a record was due
                               (of an unpaced source: added) until a reader had got it.
     """
@@ -81,7 +81,7 @@ def measure(directory: Path, readers: Sequence[int], load: Load) -> list[Measure
     Parameters
     ----------
     directory : path    For the buffer's file; mode 0700.
-    readers : sequence of int    How many readers each run has.
+    readers : sequence of int    Number of readers of each run.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _receive(connection: Connection, load: Load) -> tuple[int, I64]:
 
 
 def _feed(paths: Sequence[Path], source: int, load: Load, connection: Connection) -> None:
-    """Add `load.records` records to each buffer; event times are when they are due, in nanoseconds."""
+    """Add `load.records` records to each buffer; event times are due times, in nanoseconds."""
     buffers = [SharedTupleBuffer.open(path) for path in paths]
     connection.send((0, None))
     begin_ns = connection.recv()
@@ -204,7 +204,7 @@ def _put(
 
 
 def _read(paths: Sequence[Path], reader: int, load: Load, connection: Connection) -> None:
-    """Take everything; report when that was and how old the records were (one in a hundred)."""
+    """Take all records; report when the reader ended and the age of one record in a hundred."""
     (path,) = paths
     buffer = SharedTupleBuffer.open(path)
     warm()

@@ -1,8 +1,8 @@
-"""The tuple buffer's methods, and what they promise whoever implements them.
+"""Declares the tuple buffer's methods and what every implementation guarantees.
 
 Order: all readers see the records of all sources by (time, rank of the source, position in the
-source), whatever the interleaving of calls. A source's rank is when it joined; a source that joins
-later is behind the earlier ones at equal times.
+source), whatever the interleaving of calls. Ranks follow the order in which sources joined: at equal
+times a source that joined later comes after the earlier ones.
 
 Ready: a record is handed out once its place in that order is final, that is when no source can add
 anything before it. So a record needs its time to be at most the least of all sources' latest times
@@ -17,7 +17,7 @@ DATA         what a source added
 CONTROL      a reconfiguration, put before the next record of each source (`add_stretch`)
 DUMMY        moves a source's time and carries nothing: the first record of a source that joins, and
              what `advance` adds
-FLUSH        the last record of a source that leaves: nothing waits for this source any more
+FLUSH        the last record of a source that leaves: readers wait for this source no longer
 ===========  =====================================================================================
 """
 
@@ -62,7 +62,7 @@ class Entry:
     ----------
     time : int       Event time; of one source never decreasing.
     values : Any     The payload; in shared memory one scalar for each column.
-    source : int     Who added it; set by the buffer.
+    source : int     The source that added it; set by the buffer.
     control : Reconfiguration or None    Set for control records, whose `values` are None.
     """
 
@@ -73,16 +73,16 @@ class Entry:
 
 
 class TupleBuffer(Protocol):
-    """A buffer between sources and readers, both named by small integers.
+    """Passes records from sources to readers, both named by small integers.
 
-    Capacity is counted per source: how many of its records the slowest reader has not got yet. A full
-    source never keeps another one from adding what the order waits for. But it stays full while the
-    others, silent, hold its records back: who makes the others wait for it, as a barrier does, needs
-    capacity for all it adds meanwhile.
+    Capacity is counted per source: the records that the slowest reader has not got yet. A full source
+    never keeps another one from adding the records that the order waits for. But it stays full while
+    silent sources hold its records back: a source that makes the others wait for it, as at a barrier,
+    needs capacity for all that it adds meanwhile.
 
-    Methods that change who is connected take effect at once and wholly, or not at all. Of concurrent
-    callers one gets True. `by`, whose name table 2 leaves out for three of them, is the caller; a caller
-    that is not connected changes nothing and gets False.
+    Methods that connect or disconnect are atomic. Of concurrent callers one gets True. `by`, which table
+    2 omits for three of them, is the caller; a caller that is not connected changes nothing and gets
+    False.
 
     References
     ----------
@@ -90,21 +90,21 @@ class TupleBuffer(Protocol):
     """
 
     def add(self, entry: Entry, source: int) -> bool:
-        """Add a record; False, and nothing is added, while the source's share is full.
+        """Add a record; return False, and add nothing, while the source's share is full.
 
         Raises
         ------
-        ProtocolError    `source` is none, or the record is before the source's latest.
+        ProtocolError    `source` is not connected, or the record precedes the source's latest.
         """
 
     def add_stretch(self, entry: Entry, source: int) -> bool:
         """Put the source's waiting reconfigurations, then the record; False if there is no room.
 
-        The control records bear the record's time, so that the source stays sorted (algorithm 5).
+        The control records have the record's time, so that the source stays sorted (algorithm 5).
         """
 
     def advance(self, time: int, source: int) -> bool:
-        """Say that the source adds nothing before `time` any more; False if there is no room.
+        """Promise that the source adds nothing before `time` any more; False if there is no room.
 
         A time that is not above the source's latest changes nothing and succeeds.
         """
@@ -113,41 +113,41 @@ class TupleBuffer(Protocol):
         """Return the next record and move on; None if none is ready or the reader is not connected."""
 
     def peek(self, reader: int) -> Entry | None:
-        """Return what `get` would, without moving on."""
+        """Return what `get` would return, without moving on."""
 
     def add_readers(self, new: Collection[int], by: int) -> bool:
         """Add readers that get what reader `by` gets next, and all after it.
 
-        True if some of `new` were no readers; all of those are now.
+        Return True if some of `new` were not connected; all of them are afterwards.
         """
 
     def remove_readers(self, old: Collection[int], by: int) -> bool:
-        """Remove readers; True if some of `old` were readers; none of them is any more.
+        """Remove readers; return True if some of `old` were connected.
 
         Raises
         ------
-        ProtocolError    Nobody would be left, and what sources add would be lost.
+        ProtocolError    No reader would be left, and what sources add would be lost.
         """
 
     def add_sources(self, new: Collection[int], by: int) -> bool:
         """Add sources whose first record may be at the latest time of source `by`.
 
-        A source that comes back goes on no earlier than where it had left off itself. True if some of
-        `new` were no sources; all of those are now.
+        A source that comes back starts no earlier than where it had stopped. Return True if some of
+        `new` were not connected; all of them are afterwards.
         """
 
     def remove_sources(self, old: Collection[int], by: int) -> bool:
-        """Remove sources, with a flush: what they added becomes ready without them.
+        """Remove sources; a flush record ends each stream, so that its records become ready.
 
-        True if some of `old` were sources; none of them is any more.
+        Return True if some of `old` were connected.
         """
 
     def reconfigure(self, instances: Collection[int], slot_of: Sequence[int]) -> int | None:
-        """Put a request into every source's control queue; return its epoch, None if that is full."""
+        """Put a request into every source's control queue; return its epoch, None if a queue is full."""
 
 
 def not_a_source(source: int) -> str:
-    """Return the message for a record of somebody who is not connected."""
+    """Return the message for a record of a source that is not connected."""
     return f"{source} is no source of this tuple buffer; add it with add_sources first."
 
 

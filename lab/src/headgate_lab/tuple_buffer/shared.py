@@ -1,12 +1,12 @@
-"""A tuple buffer in shared memory: one file that unrelated processes of a host map.
+"""Implements a tuple buffer in shared memory: one file that unrelated processes of a host map.
 
 A record is written once, by its source, and read by every reader; a reader writes nothing but its own
-cursors. All that several processes write is in the control structure (`layout`), changed under one
-lock, in a copy that one store puts in force. So a process killed at any point leaves the buffer as it
-was before its call, or as it is after it.
+cursors. All data that several processes write is in the control structure (`layout`); it is changed
+under one lock, in a copy that one store puts into force. So a process that is killed at any point leaves
+the buffer as it was before its call or as it is after it.
 
-On what order of stores this rests: records are written before, and read after, a system call that
-takes or gives up the lock.
+This needs no other ordering of stores: records are written before, and read after, a system call that
+takes or releases the lock.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Block:
-    """Holds the records that a reader got at once: data records in order, or one control record.
+    """Holds the records of one read: data records in order, or one control record.
 
     Parameters
     ----------
     times, sources : int64[n]
     columns : mapping of str to array[n]    The payload.
     watermark : int    Time of the last record passed, whatever its kind.
-    control : Reconfiguration or None       Set where a control record came next; then n is 0.
-    control_source : int       Who put the control record; -1 without one.
+    control : Reconfiguration or None       Set if a control record came next; then n is 0.
+    control_source : int       The source of the control record; -1 without one.
     """
 
     times: I64
@@ -73,7 +73,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Holds the findings of one look at the buffer; they becomes real by `SharedTupleBuffer._commit`."""
+    """Holds what one look at the buffer found; `SharedTupleBuffer._commit` makes it take effect."""
 
     generation: int
     before: I64
@@ -83,10 +83,10 @@ class _Seen:
 
 
 class SharedTupleBuffer(TupleBuffer):
-    """The tuple buffer of unrelated processes; made with `create`, found with `open`.
+    """Connects unrelated processes; made with `create`, found with `open`.
 
-    An object may be used by several threads and survives a fork. Two callers may be the same reader:
-    each record goes to one of them.
+    An object may be used by several threads and survives a fork. Two callers may act as the same reader:
+    each record then goes to one of them.
 
     Parameters
     ----------
@@ -109,12 +109,12 @@ class SharedTupleBuffer(TupleBuffer):
     ) -> SharedTupleBuffer:
         """Make a buffer with these sources and readers connected.
 
-        Nobody sees the file before it is complete: it gets its name at the end. It stays until
-        `unlink`; in a run directory of the arena it goes with the run.
+        The file cannot be seen before it is complete: it gets its name at the end. It stays until
+        `unlink`, or until its run directory of the arena is removed.
 
         Raises
         ------
-        StateError     There is such a file, no room, or the directory is open to others.
+        StateError     The file exists, there is no space, or the directory is open to others.
         ConfigError    A source or reader is out of the shape's range, or there is none.
         """
         for what, members, count in (
@@ -143,17 +143,17 @@ class SharedTupleBuffer(TupleBuffer):
 
         Raises
         ------
-        StateError    There is none, it is another user's, or open to others.
+        StateError    There is none, or it belongs to another user or is open to others.
         """
         descriptor, shape = find_file(str(path))
         return cls(str(path), descriptor, shape)
 
     def close(self) -> None:
-        """Let go of the file; it stays where it is, and so do this process's sources and readers."""
+        """Unmap the file; the file stays, and this process's sources and readers stay connected."""
         self._lock.close()
 
     def unlink(self) -> None:
-        """Remove the file's name; those who have it open go on."""
+        """Remove the file's name; processes that have it open go on."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
 
@@ -168,7 +168,7 @@ class SharedTupleBuffer(TupleBuffer):
         return self._add_records(*self._as_columns(entry), source, announce=True) == 1
 
     def add_block(self, times: I64, columns: Columns, source: int, *, announce: bool = True) -> int:
-        """Add the first records of a block for which there is room; return how many.
+        """Add as many of a block's first records as there is room for; return their number.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ class SharedTupleBuffer(TupleBuffer):
         return self._add_records(times, columns, source, announce=announce) if times.size else 0
 
     def advance(self, time: int, source: int) -> bool:
-        """Say that the source adds nothing before `time` any more."""
+        """Promise that the source adds nothing before `time` any more."""
         with self._lock:
             control = self._control
             latest = self._latest(control, source)
@@ -207,15 +207,15 @@ class SharedTupleBuffer(TupleBuffer):
         return self._as_entry(block) if block is not None and _carries(block) else None
 
     def peek(self, reader: int) -> Entry | None:
-        """Return what `get` would, without moving on."""
+        """Return what `get` would return, without moving on."""
         seen = self._look(reader, 1)
         return self._as_entry(seen.block) if seen is not None and _carries(seen.block) else None
 
     def get_block(self, reader: int, records_max: int) -> Block | None:
         """Return the next records, at most `records_max`, and move on; None if there is nothing.
 
-        A block ends before a control record, which then comes alone. A block without records says that
-        the watermark has moved.
+        A block ends before a control record, which comes alone. A block without records means that the
+        watermark has moved.
         """
         while True:
             seen = self._look(reader, records_max)
@@ -271,7 +271,7 @@ class SharedTupleBuffer(TupleBuffer):
             return True
 
     def remove_sources(self, old: Collection[int], by: int) -> bool:
-        """Remove sources, with a flush."""
+        """Remove sources; a flush record ends each stream."""
         _check_range("source", old, self.shape.sources_max)
         with self._lock:
             present = [s for s in old if self._control.rank[s] != NOBODY]
@@ -442,7 +442,7 @@ class SharedTupleBuffer(TupleBuffer):
         return _Seen(generation, before, after, seen, block)
 
     def _commit(self, reader: int, seen: _Seen) -> bool | None:
-        """Move the reader on; None if somebody else was that reader meanwhile, False if it left."""
+        """Move the reader on; None if another caller was that reader meanwhile, False if it left."""
         with self._lock:
             control = self._control
             if control.generation[reader] != seen.generation:
@@ -455,7 +455,7 @@ class SharedTupleBuffer(TupleBuffer):
             return True
 
     def _request(self, number: int) -> Reconfiguration | None:
-        """Return a reconfiguration; None for a copy so old that everybody has got one before it."""
+        """Return a reconfiguration; None if it is so old that every reader has already got a copy."""
         row = self._views.requests[number % REQUESTS]
         if int(row["number"]) != number:
             return None

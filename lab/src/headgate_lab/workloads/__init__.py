@@ -1,1 +1,1 @@
-"""Workloads that only figures and benchmarks play: bursts, topologies, tweets, rates of an exchange."""
+"""Contains workloads of figures and benchmarks only: bursts, topologies, tweets, rates of an exchange."""

@@ -17,13 +17,13 @@ F64 = npt.NDArray[np.float64]
 
 
 class RateArrivals(ArrivalStream):
-    """Streams records at a given rate, spread over key groups by chance.
+    """Streams records at a given rate, with random key groups.
 
     Parameters
     ----------
     shares : float64[G]    Probability of each key group, adding up to 1.
     poisson : bool
-        Whether gaps are random (a Poisson process of that rate); else each record comes exactly
+        Whether gaps are random (a Poisson process of that rate); otherwise each record arrives exactly
         when it is due.
     """
 
@@ -42,9 +42,9 @@ class RateArrivals(ArrivalStream):
         return len(self.shares)
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield records for ever.
+        """Yield records without end.
 
-        A Poisson process of any rate is one of rate 1 on the axis of records due.
+        A Poisson process of any rate is a process of rate 1 over the number of due records.
         """
         edges = np.cumsum(self.shares)
         due = 0.0
@@ -52,7 +52,7 @@ class RateArrivals(ArrivalStream):
             gaps = generator.standard_exponential(CHUNK) if self.poisson else np.ones(CHUNK)
             at = due + np.cumsum(gaps)
             due = float(at[-1])
-            # `time_of(i)` is when i + 1 records are due.
+            # `time_of(i)` is the time at which i + 1 records are due.
             yield self.rate.time_of(at - 1.0), groups_at(edges, generator.random(CHUNK))
 
 
@@ -69,6 +69,6 @@ def read_keyed(path: str, key_groups: int, *, speed: float = 1.0, **columns: Any
     Parameters
     ----------
     speed : float    Log seconds per second of the trace; > 0.
-    **columns    As `headgate.workloads.traces.read_rows` takes them.
+    **columns    Arguments of `headgate.workloads.traces.read_rows`.
     """
     return trace_of(read_rows(path, key_groups, **columns), path, key_groups, speed)

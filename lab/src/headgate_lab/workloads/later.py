@@ -1,7 +1,7 @@
-"""Loads made when the policy was finished: other parts of the real traces, other keys, and markets.
+"""Generates loads that were made after the policy was finished: parts of real traces, and markets.
 
-Scaled as all others (`headgate_lab.workloads.loads`): the mean needs `SLOTS` slots. Nothing was tuned on
-any of them.
+They are scaled as in `headgate_lab.workloads.loads`: the mean needs `SLOTS` slots. Nothing was tuned on
+these loads.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _CUP_MINUTES = (30_000, 125_000)
 _LENGTH_S = 900.0
 _BIN_S = 0.1
 _SYMBOLS = 0.8
-"""Zipf's exponent of a market's symbols."""
+"""Zipf exponent of a market's symbols."""
 
 
 @dataclass(frozen=True)
 class Market:
-    """A market's orders: each brings others of its symbol (Hawkes), and the day is U-shaped.
+    """Generates a market's orders: each triggers others of its symbol (Hawkes); the day is U-shaped.
 
     Attributes
     ----------
     rate_per_s : float
-        In the mean, about: what would come after the end is missing.
+        Approximate mean rate; orders that would follow after the end are missing.
     symbols : int
-        Keys, Zipf-distributed.
+        Number of keys, Zipf-distributed.
     branching : float
-        Orders that one brings in the mean, in [0, 1).
+        Mean number of orders that an order triggers, in [0, 1).
     within_s : float
-        Mean time until one of them comes, seconds.
+        Mean time from an order to a triggered one, in seconds.
     """
 
     rate_per_s: float
@@ -72,7 +72,7 @@ class Market:
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of one day by a column of their own, so many times as fast, of equal cost."""
+    """Replays the requests of one day, `speed` times as fast, keyed by column `key`, with equal cost."""
 
     key: str
     speed: float
@@ -91,7 +91,7 @@ class Requests:
 
 
 def _cups() -> Mapping[str, Minutes]:
-    """Return ten parts of the World Cup, with a pace and a rate each."""
+    """Return ten parts of the World Cup trace, each with a speed and a rate."""
     draw = np.random.default_rng(_SEED)
     found = {}
     for number in range(10):

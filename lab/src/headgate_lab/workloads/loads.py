@@ -1,7 +1,7 @@
-"""Two hundred loads of all kinds, made by seed; and real traces, scaled alike.
+"""Generates two hundred loads of all kinds by seed, and scales real traces alike.
 
-Every load needs 4.0 slots on the average. Half of the generated ones are for building policies, half are
-kept aside; which ones is fixed here, by a seed that was chosen before anything was tuned.
+Every load needs 4.0 slots on average. Half of the generated loads are for building policies, the others
+are kept aside; the split is fixed by a seed that was chosen before anything was tuned.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LOW, _HIGH = (16.0, 90.0), (500.0, 1000.0)
 _LENGTH_S = {"low": 1200.0, "high": 600.0}
 _BIN_S = 0.1
 _HOTTEST_SLOTS = 0.8
-"""What the hottest key group needs in the busiest 10 s: one slot can serve it."""
+"""Slots that the hottest key group needs in the busiest 10 s, so that one slot can serve it."""
 
 
 @dataclass(frozen=True)
 class NamedLoad:
-    """A load with its name.
+    """Holds a load with its name.
 
     Attributes
     ----------
     name : str
-        Such as ``flash-017``, or that of a trace.
+        Name such as ``flash-017``, or that of a trace.
     """
 
     name: str
@@ -99,7 +99,7 @@ def _ramp(time_s: F64, draw: np.random.Generator) -> F64:
 
 
 def _flash(time_s: F64, draw: np.random.Generator) -> F64:
-    """Return a calm rate with crowds: a steep rise, and a slow end."""
+    """Return a calm rate with flash crowds: a steep rise, and a slow decay."""
     rate = np.ones(len(time_s))
     for _ in range(int(draw.integers(1, 5))):
         at_s = float(draw.uniform(0.1, 0.9)) * time_s[-1]
@@ -112,7 +112,7 @@ def _flash(time_s: F64, draw: np.random.Generator) -> F64:
 
 
 def _silence(time_s: F64, draw: np.random.Generator) -> F64:
-    """Return a rate that is nothing at times."""
+    """Return a rate that is 0 in some periods."""
     rate = np.ones(len(time_s))
     for _ in range(int(draw.integers(1, 5))):
         at_s = float(draw.uniform(0.1, 0.9)) * time_s[-1]
@@ -142,7 +142,7 @@ def rates_of(kind: str, time_s: F64, draw: np.random.Generator) -> F64:
 
 
 def generated(number: int) -> NamedLoad:
-    """Return load `number`, from 0 to `COUNT` - 1: the same whenever it is asked for."""
+    """Return load `number`, from 0 to `COUNT` - 1; the same in every call."""
     kind = KINDS[number % len(KINDS)]
     draw = np.random.default_rng([_SPLIT_SEED, number])
     pace = "low" if draw.random() < 0.55 else "high"  # noqa: PLR2004
@@ -159,7 +159,7 @@ def generated(number: int) -> NamedLoad:
 
 
 def split() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the numbers of the loads for building, and of those that are kept aside."""
+    """Return the numbers of the loads for building policies, and of those kept aside."""
     order = np.random.default_rng(_SPLIT_SEED).permutation(COUNT).tolist()
     return tuple(sorted(order[: COUNT // 2])), tuple(sorted(order[COUNT // 2 :]))
 
@@ -171,7 +171,7 @@ def scaled(arrival_s: F64, groups: I64, cost: F64, length_s: float) -> Load:
 
 
 def _costs(kind: str, progress: F64, draw: np.random.Generator) -> F64:
-    """Return what each record costs, up to a common factor; all kinds differ by a little."""
+    """Return the cost of each record, up to a common factor; costs vary slightly in all kinds."""
     cost = np.maximum(draw.normal(1.0, 0.125, len(progress)), 0.25)
     if kind == "heavy":
         # a Pareto tail of exponent 1.2, cut where a record costs a hundred times the least
@@ -184,14 +184,14 @@ def _costs(kind: str, progress: F64, draw: np.random.Generator) -> F64:
 
 
 def capped_groups(arrival_s: F64, cost: F64, length_s: float, draw: np.random.Generator) -> I64:
-    """Return the key group of each record: Zipf's keys, hashed, and none too hot for a slot."""
+    """Return the key group of each record: hashed Zipf keys, with no group too hot for a slot."""
     return _groups("", arrival_s, cost, length_s, draw)
 
 
 def _groups(
     kind: str, arrival_s: F64, cost: F64, length_s: float, draw: np.random.Generator
 ) -> I64:
-    """Return the key group of each record: Zipf's keys, hashed, and none too hot for a slot."""
+    """Return the key group of each record: hashed Zipf keys, with no group too hot for a slot."""
     exponent = float(draw.choice([0.0, 0.4, 0.8, 1.0]))
     even = group_shares(zipf_shares(1000, exponent), KEY_GROUPS)
     work_s = np.bincount((arrival_s / 10.0).astype(np.int64), weights=cost) / 10.0
@@ -211,7 +211,7 @@ def _groups(
 
 
 def _capped(shares: F64, most: float) -> F64:
-    """Return shares none of which is above `most`; what is cut off goes to the others."""
+    """Return shares of at most `most`; the excess is distributed to the others."""
     found = shares.copy()
     for _ in range(len(found)):
         over = found > most
@@ -229,7 +229,7 @@ def _capped(shares: F64, most: float) -> F64:
 
 @dataclass(frozen=True)
 class Minutes:
-    """A part of a file with one count per minute, each of which lasts `minute_s`."""
+    """Replays a part of a file with one count per minute; a minute lasts `minute_s`."""
 
     file: str
     column: str
@@ -267,8 +267,8 @@ _SPEED = 60.0
 def traces(directory: Path) -> list[NamedLoad]:
     """Return the real traces of a directory, scaled to `SLOTS` slots.
 
-    Counts per minute have keys that are Zipf-distributed, as the files have none. The requests have
-    their own: a host is a key; once with equal cost, once with costs that differ by 100x by path.
+    Records from counts per minute get Zipf-distributed keys, since the files have no keys. The key of a
+    request is its host; once with equal costs, once with costs by path that differ by up to 100x.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""A stand-in for the trading day of StreamSwitch's evaluation, whose orders are not public.
+"""Models the trading day of StreamSwitch's evaluation, whose orders are not public.
 
-What the paper says of the day fixes this model: 14,854,215 orders of 1,156 stocks in two sessions
-of two hours, spikes of 70 to 80 thousand orders per second at both openings, a rise toward the
-close, hundreds to thousands of orders per second else, the heaviest stock above 2 % of all orders
-and the top eleven above 10 %. How the rate wanders in between the paper doesn't say; that part is
-chosen, with a few seeds of it looked at beside figure 4.
+The paper's facts fix this model: 14,854,215 orders of 1,156 stocks in two sessions of two hours, spikes
+of 70 to 80 thousand orders per second at both openings, a rise toward the close, hundreds to thousands
+of orders per second otherwise, the heaviest stock above 2 % of all orders and the top eleven above 10 %.
+The paper does not describe the random variation of the rate; it is chosen, and compared with figure 4
+for a few seeds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StockExchange:
-    """A trading day.
+    """Describes a trading day.
 
     The rate at t seconds after an opening is ``base_per_s shape(t) market(t) + opening_per_s
-    exp(-t / 5 s)``; each stock has its share of it, times a random factor of its own. `market` and
-    the stocks' factors are log-normal and autoregressive in time; their means over the day, weighted
-    by volume, are one, so that totals and shares are what they are set to.
+    exp(-t / 5 s)``; each stock has a share of the rate, times a random factor. `market` and the stocks'
+    factors are log-normal and autoregressive in time; their means over the day, weighted by volume, are
+    1, so that totals and shares have the set values.
 
     References
     ----------
@@ -49,7 +49,7 @@ class StockExchange:
     """Rate added at an opening, orders per second."""
 
     opening_decay_s: float = 5.0
-    """Time in which that falls to 1/e, seconds."""
+    """Time in which that rate falls to 1/e, seconds."""
 
     session_s: float = 7200.0
     """Length of a session, seconds."""
@@ -58,20 +58,20 @@ class StockExchange:
     """Sessions, one after the other."""
 
     rise: float = 0.5
-    """How much the rate rises to both ends of a session, relative to its mean, in [0, 1]; twice as
-    much toward the end of the last session."""
+    """Rise of the rate toward both ends of a session, relative to its mean, in [0, 1]; twice as large
+    toward the end of the last session."""
 
     market_deviation: float = 0.3
     """Standard deviation of the log of the market's factor; >= 0."""
 
     market_correlation_s: float = 10.0
-    """Time in which the market's factor forgets, seconds."""
+    """Correlation time of the market's factor, seconds."""
 
     stock_deviation: float = 0.8
     """Standard deviation of the log of a stock's factor; >= 0."""
 
     stock_correlation_s: float = 120.0
-    """Time in which a stock's factor forgets, seconds."""
+    """Correlation time of a stock's factor, seconds."""
 
     def __post_init__(self) -> None:
         check_range("stock exchange", "stocks", self.stocks, 1)
@@ -85,7 +85,7 @@ class StockExchange:
             check_range("stock exchange", name, getattr(self, name), 0.0, above=True)
 
     def rate(self, slice_s: float) -> F64:
-        """Return the rate in each slice of the day without chance, orders per second."""
+        """Return the rate in each slice of the day without the random factors, orders per second."""
         return self._base(slice_s) + self._opening(slice_s)
 
     def trace(
@@ -103,7 +103,7 @@ class StockExchange:
         key_groups : int
             G; default: the paper's 64 substreams.
         slice_s : float
-            Resolution in seconds; within a slice orders are spread by chance.
+            Resolution in seconds; the number of orders in a slice is random.
         groups : int64[stocks], optional
             Key group of each stock; None hashes them. ``range(stocks)`` gives a trace per stock.
         """
@@ -171,13 +171,13 @@ class StockExchange:
 
 
 _KNOTS = 10.0
-"""Points at which a stock's factor is drawn, per correlation time. Chosen, not tuned."""
+"""Number of points per correlation time at which a stock's factor is drawn. Chosen, not tuned."""
 
 
 def _wander(
     generator: np.random.Generator, weights: F64, deviation: float, correlation: float
 ) -> F64:
-    """Return log-normal autoregressive factors whose weighted mean over time is one.
+    """Return log-normal autoregressive factors whose weighted mean over time is 1.
 
     Parameters
     ----------

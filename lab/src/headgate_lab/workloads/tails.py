@@ -1,7 +1,7 @@
-"""Loads whose records cost very differently: lognormal, Pareto, and a few of many times the others.
+"""Generates loads with very different costs of records: lognormal, Pareto, or bimodal.
 
-Scaled as all others (`headgate_lab.workloads.loads`): the mean needs `SLOTS` slots. Half are for building
-policies, half are kept aside; the seed of each half was fixed before either was looked at.
+They are scaled as in `headgate_lab.workloads.loads`: the mean needs `SLOTS` slots. Half are for building
+policies, half are kept aside; the seed of each half was fixed before either was used.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from headgate_lab.workloads.loads import (
 )
 
 COUNT = 20
-"""Loads of each half."""
+"""Number of loads in each half."""
 
 SEEDS = (20_261_126, 20_261_127)
-"""Of the half for building, and of the half that is kept aside."""
+"""Seeds of the half for building policies, and of the half that is kept aside."""
 
 COSTS = ("lognormal", "pareto", "bimodal")
 _RATES = ("poisson", "mmpp", "sinusoid", "steps", "flash")
 _PACES = ((16.0, 60.0, 600.0), (60.0, 150.0, 420.0))
-"""Records per second, from and to, and how long a load is, seconds."""
+"""Range of the records per second, and length of a load in seconds."""
 _BIN_S = 0.1
 _MOST = 200.0
-"""A record costs at most so many times the median one."""
+"""Largest cost of a record, relative to the median or common cost."""
 
 
 def tailed(number: int) -> NamedLoad:
-    """Return load `number`, from 0 to 2 `COUNT` - 1: the same whenever it is asked for."""
+    """Return load `number`, from 0 to 2 `COUNT` - 1; the same in every call."""
     draw = np.random.default_rng([SEEDS[number // COUNT], number % COUNT])
     costs, rates = COSTS[number % len(COSTS)], str(draw.choice(_RATES))
     low, high, length_s = _PACES[int(draw.integers(len(_PACES)))]
@@ -49,7 +49,7 @@ def tailed(number: int) -> NamedLoad:
 
 
 def _costs(kind: str, count: int, draw: np.random.Generator) -> F64:
-    """Return what each record costs, in medians or in what most of them cost."""
+    """Return the cost of each record, relative to the median or common cost."""
     if kind == "lognormal":
         cost = np.exp(draw.uniform(0.8, 1.8) * draw.standard_normal(count))
     elif kind == "pareto":

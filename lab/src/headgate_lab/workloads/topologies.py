@@ -1,7 +1,7 @@
-"""Topologies of the Henge paper: graphs of operators with service times, for the simulated fleet.
+"""Defines topologies of the Henge paper, graphs of operators with service times, for the simulated fleet.
 
-Marks: [P] stated in the paper, [R] read from the authors' public code, [I] chosen here because
-nobody states it.
+Marks: [P] stated in the paper, [R] from the authors' public code, [I] chosen here, since no source states
+the value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from headgate.core.errors import ConfigError
 
 PASS_S = 0.0005
-"""Time that an operator which only forwards a record takes, in seconds [I]."""
+"""Service time of an operator that only forwards records, in seconds [I]."""
 
 SENTENCE_CHARACTERS = (28, 73, 121, 30, 6, 31, 10, 23)
 """Lengths of the eight sentences that PageLoad's spouts send in turn [R]."""
@@ -20,27 +20,27 @@ SENTENCE_CHARACTERS = (28, 73, 121, 30, 6, 31, 10, 23)
 
 @dataclass(frozen=True)
 class OperatorShape:
-    """One operator of a topology.
+    """Describes one operator of a topology.
 
     Attributes
     ----------
     parents : tuple of str
-        Operators that it reads; none for a source. Each parent sends every record it makes to each
-        of its children.
+        Parent operators; empty for a source. Each parent sends every output record to each of its
+        children.
     service_s : float
-        Time that a slot takes per record on an idle host, in seconds; 0 for a source.
+        Service time of a record in a slot on an idle host, in seconds; 0 for a source.
     cpu_s : float
-        How much of it needs a core, in seconds; the rest is waiting (sleep, a remote store).
+        Part of the service time on a core, in seconds; the rest is waiting (sleep, a remote store).
     variation : float
         Squared coefficient of variation of the service time.
     slots, slots_max : int
-        Slots at the start, and the most (Storm's executors and tasks).
+        Slots at the start, and the most slots (Storm's executors and tasks).
     selectivity : float
-        Records made of one, for each child.
+        Output records per input record, for each child.
     retention_s : float
-        How long a record is kept in memory, in seconds.
+        Time for which a record stays in memory, in seconds.
     record_bytes : float
-        Size of a waiting or kept record.
+        Size of a waiting or retained record.
     """
 
     parents: tuple[str, ...] = ()
@@ -55,25 +55,25 @@ class OperatorShape:
 
     @property
     def source(self) -> bool:
-        """Return whether it reads no operator."""
+        """Return whether the operator has no parents."""
         return not self.parents
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A job's graph of operators.
+    """Describes a job's graph of operators.
 
     Attributes
     ----------
     operators : mapping of str to OperatorShape
-        Parents before children.
+        Operators, parents before children.
     rate : float
-        Records per second that all its sources send together, where an experiment gives no other.
+        Records per second of all sources together, unless an experiment sets another rate.
 
     Raises
     ------
     ConfigError
-        An operator reads one that does not stand before it.
+        An operator comes before one of its parents.
     """
 
     operators: Mapping[str, OperatorShape]
@@ -121,8 +121,8 @@ def page_load() -> Topology:
 
     References
     ----------
-    Henge figure 7; executors, tasks, rate and sleep [R]. Four aggregate slots carry 99 of 200
-    records/s, so every such job starts unable to keep up. What the others take [I].
+    Henge figure 7; executors, tasks, rate and sleep [R]. Four aggregate slots serve 99 of 200 records/s,
+    so such a job cannot keep up at the start. Service times of the other operators [I].
     """
     sleep_s, variation = _sentence_service()
     aggregate = OperatorShape(
@@ -141,12 +141,12 @@ def page_load() -> Topology:
 
 
 def word_count(*, write_s: float = 0.0) -> Topology:
-    """Return spout, split, count; the stateful one writes each count to a store.
+    """Return spout, split, count; in the stateful variant, count writes each count to a store.
 
     Parameters
     ----------
     write_s : float
-        Time that a write takes, in seconds; 0, the default, of the stateless one.
+        Time of a write, in seconds; 0, the default, for the stateless variant.
 
     References
     ----------
@@ -161,7 +161,7 @@ def word_count(*, write_s: float = 0.0) -> Topology:
 
 
 def diamond() -> Topology:
-    """Return a spout, four bolts that each see every record, and one that reads all four [R]."""
+    """Return a spout, four bolts that each get every record, and an output that reads all four [R]."""
     bolts = {f"bolt_{i}": OperatorShape(("spout",), slots=4) for i in (1, 2, 3, 4)}
     busy = {name: replace(shape, service_s=0.010, slots_max=40) for name, shape in bolts.items()}
     operators = {

@@ -1,9 +1,9 @@
-"""Synthetic tweets, and their words and pairs of words as keys.
+"""Generates synthetic tweets, with their words and pairs of words as keys.
 
 References
 ----------
-STRETCH 8.1 has 4.3 million tweets that are not public. Chosen: 4 to 16 words each, of 10,000 that are
-as frequent as Zipf's law with exponent 1 says.
+STRETCH 8.1 has 4.3 million tweets that are not public. Chosen: 4 to 16 words each, of 10,000 words with
+frequencies by Zipf's law with exponent 1.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 WORDS_MAX = 16
-"""Words of a tweet, at the most: what 140 characters hold."""
+"""Most words of a tweet of 140 characters."""
 
 VOCABULARY = 10_000
 
 TWEETS = 4096
-"""Different tweets; they come again and again."""
+"""Number of different tweets, which repeat."""
 
 
 def tweets(seed: int = 1) -> I32:
-    """Return the words of different tweets, int32[TWEETS, WORDS_MAX], filled up with -1."""
+    """Return the words of the different tweets, int32[TWEETS, WORDS_MAX], padded with -1."""
     generator = np.random.default_rng(seed)
     words = generator.choice(VOCABULARY, (TWEETS, WORDS_MAX), p=zipf_shares(VOCABULARY, 1.0))
     lengths = generator.integers(4, WORDS_MAX + 1, TWEETS)
@@ -36,9 +36,9 @@ def tweets(seed: int = 1) -> I32:
 
 @jit
 def keys_of(words: I32, distance_max: int, out: I64) -> int:
-    """Write the keys of some tweets, a bag, to `out`; return how many.
+    """Write the keys of some tweets, with repetitions, to `out`; return their number.
 
-    A word is its own key; of a pair it is both numbers. -1 ends a tweet.
+    The key of a word is its number, that of a pair combines both numbers. -1 ends a tweet.
     """
     count = 0
     for tweet in range(words.shape[0]):
@@ -60,7 +60,7 @@ def keys_of(words: I32, distance_max: int, out: I64) -> int:
 
 
 def keys(words: I32, distance_max: int) -> I64:
-    """Return the keys of some tweets, a bag, tweet by tweet.
+    """Return the keys of some tweets, with repetitions, tweet by tweet.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Matches the orders of many stocks at once, as `headgate_demo.generators.order_book` defines it.
 
-The orders of a side lie in a binary heap, so that an order costs the logarithm of what rests. A
-cancelled order stays in its heap with volume 0 until it comes to the top.
+The resting orders of a side are in a binary heap, so that an order costs the logarithm of their number.
+A cancelled order stays in its heap with volume 0 until it reaches the top.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OWNER, CASH, SHARES = range(3)
 
 @jit
 def _before(pool: I64, left: int, right: int) -> bool:
-    """Return whether `left` of two resting orders of one side is served first."""
+    """Return whether order `left` trades before order `right`; both rest on one side."""
     if pool[left, PRICE] != pool[right, PRICE]:
         dearer = pool[left, PRICE] > pool[right, PRICE]
         return bool(dearer) if pool[left, BUY] == 1 else not dearer
@@ -31,7 +31,7 @@ def _before(pool: I64, left: int, right: int) -> bool:
 
 @jit
 def _sink(heap: I64, count: int, at: int, pool: I64) -> None:
-    """Move the entry at `at` down until nothing below it comes first."""
+    """Move the entry at `at` down until it trades before both its children."""
     while True:
         child = 2 * at + 1
         if child >= count:
@@ -58,7 +58,7 @@ def _push(heap: I64, count: int, order: int, pool: I64) -> None:
 
 @jit
 def _place(index: I64, table: I64, column: int, value: int) -> int:
-    """Return where in `index` the row of `table` with this value stands, or would stand."""
+    """Return the position in `index` of the row of `table` with this value, or the free one for it."""
     mask = len(index) - 1
     position = value & mask
     while index[position] != 0 and table[index[position] - 1, column] != value:
@@ -79,7 +79,7 @@ def _note(index: I64, table: I64, column: int, row: int) -> None:
 
 @jit
 def _index(table: I64, column: int, start: int, stop: int, most: int) -> I64:
-    """Return an index of the rows from `start` to `stop`, with room for `most`."""
+    """Return a hash index of the rows [start, stop), with room for `most` rows."""
     size = 4
     while size < 2 * most:
         size *= 2
@@ -91,7 +91,7 @@ def _index(table: I64, column: int, start: int, stop: int, most: int) -> I64:
 
 @jit
 def _fill(heaps: I64, counts: I64, pool: I64, start: int, stop: int) -> None:
-    """Make heaps of the orders that rest."""
+    """Build the heaps of both sides from the resting orders [start, stop)."""
     for i in range(start, stop):
         side = pool[i, BUY]
         heaps[side, counts[side]] = i
@@ -103,7 +103,7 @@ def _fill(heaps: I64, counts: I64, pool: I64, start: int, stop: int) -> None:
 
 @jit
 def _set_aside(pool: I64, order: int, balances: I64, account: int) -> bool:
-    """Take the cash or shares of an order from its account; False if there is not enough."""
+    """Reserve the cash or shares of an order in its account; return False if there is not enough."""
     volume = pool[order, VOLUME]
     need = pool[order, PRICE] * volume
     if pool[order, BUY] == 1 and balances[account, CASH] >= need:
@@ -117,7 +117,7 @@ def _set_aside(pool: I64, order: int, balances: I64, account: int) -> bool:
 
 @jit
 def _give_back(pool: I64, order: int, balances: I64, by_account: I64) -> None:
-    """Take an order out of the book."""
+    """Cancel an order: return its reserve to the account and set its volume to 0."""
     account = _row(by_account, balances, OWNER, pool[order, ACCOUNT])
     if pool[order, BUY] == 1:
         balances[account, CASH] += pool[order, PRICE] * pool[order, VOLUME]
@@ -130,12 +130,12 @@ def _give_back(pool: I64, order: int, balances: I64, by_account: I64) -> None:
 def _settle(
     pool: I64, buyer: int, seller: int, price: int, balances: I64, by_account: I64, trade: I64
 ) -> None:
-    """Let two orders trade all that both have, and write the trade down."""
+    """Execute the trade of two orders, the smaller of both volumes, and write it to `trade`."""
     volume = min(pool[buyer, VOLUME], pool[seller, VOLUME])
     pool[buyer, VOLUME] -= volume
     pool[seller, VOLUME] -= volume
     account = _row(by_account, balances, OWNER, pool[buyer, ACCOUNT])
-    # more was set aside than it cost
+    # the reserve was made at the limit, which may be above the price
     balances[account, CASH] += (pool[buyer, PRICE] - price) * volume
     balances[account, SHARES] += volume
     account = _row(by_account, balances, OWNER, pool[seller, ACCOUNT])
@@ -154,28 +154,28 @@ def match(
     cash: int,
     shares: int,
 ) -> tuple[I64, I64]:
-    """Serve the orders of many stocks, each stock's in the order given.
+    """Match the arriving orders of many stocks, in their sequence within each stock.
 
     Parameters
     ----------
     pool : int64[m + n, 6]
-        The resting orders, then the arriving rows, both by stock. VOLUME is changed in place: what of
-        the order rests afterwards, 0 for a cancellation.
+        The resting orders, then the arriving rows, both by stock. VOLUME is changed in place to the
+        volume that rests afterwards; it is 0 for a cancellation.
     resting_at, order_at : int64[k + 1]
-        Where in `pool` the resting orders and the arriving rows of each stock begin; the last is an
-        end.
+        First row in `pool` of each stock's resting orders, and of its arriving rows; the last element is
+        the end.
     balances : int64[a + n, 3]
-        The accounts there are, by stock, then room for new ones. Changed in place.
+        The existing accounts, by stock, then room for new ones. Changed in place.
     balance_at : int64[k + 1]
-        Where each stock's accounts begin.
+        First row of each stock's accounts; the last element is a.
     cash, shares : int
-        What a new account has.
+        Initial balance of a new account.
 
     Returns
     -------
     (int64[t, 5], int64[b])
-        Trades (position of the stock, buy, sell, price, volume) as they happened; and the position of
-        the stock of each new account, which stand in `balances` from a on.
+        Trades (index of the stock, buy, sell, price, volume) in their sequence; and for each new
+        account, in `balances` from row a on, the index of its stock.
     """
     stocks = len(resting_at) - 1
     trades = np.zeros((64, 5), dtype=np.int64)
@@ -227,7 +227,7 @@ def match(
                     _settle(pool, buyer, seller, price, balances, by_account, trades[traded])
                     trades[traded, 0] = k
                     traded += 1
-                if pool[best, VOLUME] == 0:  # served now, or cancelled before
+                if pool[best, VOLUME] == 0:  # filled now, or cancelled before
                     counts[other] -= 1
                     heaps[other, 0] = heaps[other, counts[other]]
                     _sink(heaps[other], counts[other], 0, pool)

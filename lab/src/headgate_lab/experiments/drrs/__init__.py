@@ -1,4 +1,4 @@
-"""The figures of the DRRS paper, on the dataflow simulator.
+"""Reproduces the figures of the DRRS paper on the dataflow simulator.
 
 One module per figure; `workloads` holds the jobs, `compare` runs methods on them and measures. A
 figure says how many records an element stands for (`records_per_element`), how long it runs

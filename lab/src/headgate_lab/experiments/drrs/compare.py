@@ -1,4 +1,4 @@
-"""One workload under several methods: latencies, throughput, and the three overheads."""
+"""Compares methods on one workload: latencies, throughput, and the three overheads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK_STABLE_S = 10.0
 """How long latency has to keep within 110 % with `--quick`; 100 s otherwise (DRRS V-B)."""
 
 QUICK_COUNT = 2
-"""By which `--quick` multiplies what an element stands for."""
+"""Factor by which `--quick` multiplies the records per element."""
 
 SEED = 42
 RIVALS = ("megaphone", "meces")
@@ -46,9 +46,9 @@ class Case:
     workload : str
         A key of `WORKLOADS`.
     transfer_s : float or None
-        Of a key group or sub-group, beside its bytes; None: the workload's own, a guess.
+        Fixed time to transfer a key group or sub-group; None: the workload's own, a guess.
     slot_load : float or None
-        Of the scaled slots before scaling, the mean of all; None: likewise.
+        Mean load of the scaled slots before scaling; None: likewise.
     """
 
     workload: str
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def stable_s(self) -> float:
-        """For how long latency has to keep within 110 % to count as stable."""
+        """Time for which latency must stay within 110 % to count as stable."""
         return QUICK_STABLE_S if self.quick else scaling_period.STABLE_S
 
     def load(self) -> Workload:
@@ -140,14 +140,14 @@ def run(case: Case, workload: Workload) -> Dataflow:
 
 
 def latencies(flow: Dataflow) -> scaling_period.Latencies:
-    """Return what the markers say; one that has not arrived says how long it has been under way."""
+    """Return the markers' latencies; for one that has not arrived, the time it has been under way."""
     arrived = [(r.time_s, at_s - r.time_s) for at_s, r in flow.outputs() if r.marker]
     found = np.array(sorted(arrived)).reshape(-1, 2)
     return scaling_period.Latencies(found[:, 0], found[:, 1])
 
 
 def throughput(flow: Dataflow, start_s: int, seconds: int) -> list[int]:
-    """Return what the sources put out in each second from `start_s` (DRRS V-A)."""
+    """Return the output of the sources in each second from `start_s` (DRRS V-A)."""
     found = [0] * seconds
     for source in flow.sources():
         for second, records in source.put_out.items():
@@ -200,7 +200,7 @@ def compare(
 
 
 TRANSFERS_S = (0.005, 0.02, 0.08)
-"""What a transfer takes beside its bytes, in `orders`: the guess, a quarter and four times of it."""
+"""Fixed times of a transfer in `orders`: the guess, a quarter and four times of it."""
 
 
 def orders(
@@ -210,14 +210,14 @@ def orders(
     transfers_s: Sequence[float] = TRANSFERS_S,
     slot_load: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return in which order methods come under other guesses, since the paper does not say.
+    """Return the ranking of methods under other guesses of what the paper does not state.
 
     Parameters
     ----------
     names : sequence of str
         Workloads.
     methods : mapping of str to str
-        What a method is called in the figure -> the method.
+        Method by its name in the figure.
     slot_load : float or None
         As of `Case`.
 
@@ -254,7 +254,7 @@ def _period_s(outcome: Mapping[str, Any]) -> float:
 
 
 def less(ours: float | None, theirs: float | None) -> float | None:
-    """Return by how many percent `ours` is below `theirs`; None if either is not known."""
+    """Return the percentage by which `ours` is below `theirs`; None if either is unknown."""
     if ours is None or not theirs:
         return None
     return round(100.0 * (1.0 - ours / theirs), 1)

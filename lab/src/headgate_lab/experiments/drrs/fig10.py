@@ -1,4 +1,4 @@
-"""Figure 10: latency while scaling, against Megaphone and Meces.
+"""Reproduces figure 10: latency while scaling, against Megaphone and Meces.
 
 The paper shows [P]: against Megaphone and Meces, peak latency falls by 81.1 and 80.3 % on Q7 and 76.6
 and 62.8 % on Q8, mean latency by 95.5 and 94.2 %, 93.6 and 88.2 %, scaling time by 86 and 82.7 %,
@@ -33,7 +33,7 @@ PAPER: dict[str, dict[str, tuple[float | None, float | None, float]]] = {
     "q8": {"megaphone": (76.6, 93.6, 80.1), "meces": (62.8, 88.2, 72.8)},
     "twitch": {"megaphone": (None, None, 82.2)},
 }
-"""By how many percent DRRS is below a rival in peak, mean and time; None: not told in numbers."""
+"""Percentages by which DRRS is below a rival in peak, mean and time; None: no number is given."""
 
 
 def run(request: Request) -> dict[str, Any]:

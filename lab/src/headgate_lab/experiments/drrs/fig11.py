@@ -1,4 +1,4 @@
-"""Figure 11: throughput while scaling.
+"""Reproduces figure 11: throughput while scaling.
 
 The paper shows [P]: throughput dips when scaling begins, overshoots while what has queued up is worked
 off, and settles at the input rate; with DRRS it varies least and is back soonest.

@@ -1,4 +1,4 @@
-"""Figure 12: cumulative propagation delay and average dependency overhead.
+"""Reproduces figure 12: cumulative propagation delay and average dependency overhead.
 
 The paper shows [P]: Megaphone is far above the others in both; Meces, with one synchronisation, has the
 least propagation delay.
@@ -6,8 +6,8 @@ least propagation delay.
 Parameters: as figure 10. Definitions [I]: propagation, per signal, from its first injection to the
 start of migration, summed over signals; dependency, per key group, from the request to its own
 departure less its signal's propagation, averaged. The paper names both and defines neither.
-`dependency_in_step_s` counts from when a group's own signal let it go: of Megaphone that is nothing,
-since each group has a signal of its own.
+`dependency_in_step_s` counts from the moment when a group's own signal released it: it is 0 for
+Megaphone, where each group has its own signal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figure 13: cumulative suspension time.
+"""Reproduces figure 13: cumulative suspension time.
 
 The paper shows [P]: Megaphone's suspension grows slowest; Meces' is the greatest, as sub-groups of key
 groups go back and forth: on Q7 55 of them, 6.25 times on average and up to 46 times; DRRS' is small,

@@ -1,4 +1,4 @@
-"""Figure 14: each mechanism alone, on Twitch.
+"""Reproduces figure 14: each mechanism alone, on Twitch.
 
 The paper shows [P]: against all of DRRS, decoupling and re-routing alone has a peak 30 % and a mean
 22 % higher, record scheduling alone 18 and 15 %, subscale division alone 23 and 18 % and the largest
@@ -8,8 +8,8 @@ Parameters: as figure 10. A mechanism that is off is the generalised on-the-fly 
 injected at the sources and aligned, groups one after the other, no buffer [R]. Ours beside it: none of
 the three.
 
-Guessed, since the paper does not say [I]: 20 ms that a transfer takes beside its bytes, and a load of 0.7
-on the scaled slots before (0.85 elsewhere: the busiest slot here has more than the mean). Differs:
+Guessed, since the paper does not say [I]: a fixed 20 ms per transfer, and a load of 0.7 on the slots
+before scaling (0.85 elsewhere: the busiest slot here has more than the mean). Differs:
 every record is timed; the paper's code times every 1,000th [R]. With 5, 20 and 80 ms the order is the
 same: in the peak all, subscale, decoupling, scheduling, none, in the mean all, subscale, scheduling,
 decoupling, none (`compare.orders`, quick). The paper has scheduling before subscale in both; so has the
@@ -39,7 +39,7 @@ VARIANTS = {
     "none": "otfs fluid",
 }
 PAPER = {"decoupling": (30.0, 22.0), "scheduling": (18.0, 15.0), "subscale": (23.0, 18.0)}
-"""By how many percent peak and mean are above those of all three."""
+"""Percentages by which peak and mean are above those of all three mechanisms together."""
 
 _WORKLOAD = "twitch"
 

@@ -1,4 +1,4 @@
-"""Figure 15: input rate, size of state and skew, 25 -> 30 slots of 256 key groups.
+"""Reproduces figure 15: input rate, size of state and skew, 25 -> 30 slots of 256 key groups.
 
 The paper shows [P]: DRRS has the least deviation of throughput from the input rate in every cell; up
 to 89 % more throughput than a rival at 30 GB and 20K/s; at a skew of 1.5 the rivals may do better than

@@ -1,4 +1,4 @@
-"""Pictures that several figures have."""
+"""Draws the pictures that several figures share."""
 
 from __future__ import annotations
 

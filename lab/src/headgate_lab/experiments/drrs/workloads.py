@@ -1,4 +1,4 @@
-"""The four workloads of DRRS, at the paper's rates and sizes, on the dataflow simulator.
+"""Defines the four workloads of DRRS, at the paper's rates and sizes, on the dataflow simulator.
 
 Windows of Q7 and Q8 are in processing time and markers bypass them, so that no watermark flows and a
 window is its cost per record and its state. What the paper does not give is marked [I]: the cost of a
@@ -22,16 +22,16 @@ from headgate_lab.sim.dataflow.dataflow import Arrivals, Job, OperatorModel
 I64 = npt.NDArray[np.int64]
 
 LOAD = 0.85
-"""Of the scaled slots before they are scaled [I]; of Twitch's, whose busiest slot has more, 0.7."""
+"""Load of the slots before scaling [I]; 0.7 for Twitch, whose busiest slot has more than the mean."""
 
 STATE_BYTES_PER_S = 125e6
-"""At which a slot sends, or takes in, state: Gigabit Ethernet [P], for each container its own [I]."""
+"""Rate at which a slot sends or receives state: Gigabit Ethernet [P], one link per container [I]."""
 
 STATE_UNIT_S = 0.02
-"""What a key group or sub-group takes to extract, serialise and hand over, beside its bytes [I]."""
+"""Fixed time to extract, serialise and hand over a key group or sub-group [I]."""
 
 LATENCY_S = 0.001
-"""Of a message between two slots [I]."""
+"""Latency of a message between two slots [I]."""
 
 KEY_GROUPS = 128
 _BUFFER_BYTES = 32 * 1024
@@ -39,12 +39,12 @@ _BUFFER_BYTES = 32 * 1024
 
 @dataclass(frozen=True)
 class Workload:
-    """One job of the paper, and how it is scaled.
+    """Describes a job of the paper and its scaling.
 
     Attributes
     ----------
     operator : str
-        Which is scaled.
+        The one that is scaled.
     records_per_s : float
         Of all sources.
     state_bytes : float
@@ -78,7 +78,7 @@ class Workload:
 
     @property
     def cost_s(self) -> float:
-        """Of a record at a scaled slot."""
+        """Time of a record at a scaled slot."""
         return self.load * self.slots_before / self.records_per_s
 
     def job(self, seed: int) -> Job:
@@ -118,7 +118,7 @@ def network(record_bytes: float, senders: int, unit_s: float = STATE_UNIT_S) -> 
 def feed(
     workload: Workload, slots: int, keys: Callable[[np.random.Generator, I64], I64], seed: int
 ) -> tuple[Arrivals, ...]:
-    """Return evenly spaced arrivals of some source slots, that draw keys by number of the element."""
+    """Return evenly spaced arrivals at some source slots; keys are drawn by the element's number."""
     return part_of_feed(workload, slots, keys, seed, workload.records_per_s)
 
 

@@ -1,6 +1,6 @@
-"""The figures and tables of the Henge paper, on the simulated fleet.
+"""Reproduces the figures and tables of the Henge paper on the simulated fleet.
 
-One module per figure; `fleets` holds what they share: clusters, jobs, and what a run comes to. A run
-begins with 900 s in which Henge only watches [P]. A change of slots costs what it cost the paper's
-Storm (`RESTART`) unless a figure says otherwise.
+One module per figure; `fleets` holds what they share: clusters, jobs, and results. In the first 900 s of
+a run Henge only observes [P]. A change of slots costs as much as in the paper's Storm (`RESTART`) unless
+a figure says otherwise.
 """

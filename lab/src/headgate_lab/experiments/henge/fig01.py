@@ -1,4 +1,4 @@
-"""Figure 1: utility against resources, one cluster per job being 100 %.
+"""Reproduces figure 1: utility against resources, where one cluster per job is 100 %.
 
 The paper shows [P]: five jobs; with 40 % of the resources that single-tenant Storm needs to satisfy
 all SLOs Henge has 93.5 % of the utility, with 60 % all of it; at 40 % multi-tenant Storm has 6.7

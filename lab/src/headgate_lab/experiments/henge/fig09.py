@@ -1,4 +1,4 @@
-"""Figures 9 and 10: jobs that all miss their SLO are brought to it, the highest priority first.
+"""Reproduces figures 9 and 10: jobs that miss their SLO reach it, the highest priority first.
 
 The paper shows [P]: nine PageLoads, utilities 10 to 90, latency 60 ms; T9 first (950 s), all SLOs met
 at 1800 s, 15 minutes after Henge was let loose. Ten with a hybrid SLO, juice 1.0 and latency 70 ms,

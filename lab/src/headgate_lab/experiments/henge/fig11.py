@@ -1,4 +1,4 @@
-"""Figure 11: two spikes of the input that users do not notice.
+"""Reproduces figure 11: two spikes of the input that users do not notice.
 
 The paper shows [P]: two PageLoads A and B, latency 80 ms, utility 35 each; B's input doubles from 3600
 to 7200 s, then A's until 10,800 s; the total stays at 70, and output follows input.

@@ -1,4 +1,4 @@
-"""Figure 12: two days of real web servers' loads: Henge, slots set by hand for the median, and none.
+"""Reproduces figure 12: two days of web servers' loads under Henge, fixed slots, and unmanaged.
 
 The paper shows [P]: five jobs with SDSC's day and five with EPA's, twice, an hour of it in ten
 minutes; latency 60 ms, utility 35. Mean SLO satisfaction 88.12 % (Henge), 87.77 % (set by hand for
@@ -118,7 +118,7 @@ def _satisfied(run: FleetRun) -> dict[str, float]:
 
 
 def _action_s(run: FleetRun) -> float:
-    """Return the time from each action to the next round that was free to act, summed."""
+    """Return the total time from each action to the next round in which another was possible."""
     total_s, since_s = 0.0, None
     for time_s, rule in zip(run.time_s, run.rules, strict=True):
         if since_s is not None and rule != "settling":
@@ -137,7 +137,7 @@ def _slots_by_hand() -> int:
 
 
 def rate_of(directory: Path, column: str) -> Rate:
-    """Return the rate of a log's day, over and over, an hour of it in ten minutes."""
+    """Return the rate of a log's day, repeated, with an hour of it in ten minutes."""
     path = directory / FILE
     if not path.is_file():
         msg = f'there is no "{FILE}" in "{directory}"; name the directory of the real traces.'

@@ -1,4 +1,4 @@
-"""Figure 13 and table 3: production jobs on a cluster that is too small; a reversion.
+"""Reproduces figure 13 and table 3: production jobs on a cluster that is too small; a reversion.
 
 The paper shows [P]: 20 machines; T1 to T5 with 234, 31, 8, 2 and 1 workers and 1729, 459, 100, 34 and
 18 tasks, input in proportion to the workers, latency 60 ms, utility 35. Not all SLOs can be met: T5

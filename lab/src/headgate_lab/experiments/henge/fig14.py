@@ -1,4 +1,4 @@
-"""Figure 14: other processes take the cores; jobs that do well give slots back.
+"""Reproduces figure 14: other processes take the cores; jobs that meet their SLO give slots back.
 
 The paper shows [P]: eight PageLoads, seven with a latency of 70 ms and one of 10 ms, stable by 1000 s.
 At 21,800 s the machines' load rises by what the operating system does; Henge reduces two jobs that

@@ -1,4 +1,4 @@
-"""Figure 15: twenty more jobs every two hours.
+"""Reproduces figure 15: twenty more jobs every two hours.
 
 The paper shows [P]: five PageLoads, latency 70 ms, utility 35, and twenty more at 2, 4, 6 and 8 h; each
 time the average utility falls and Henge brings it to its maximum again. With five jobs alone it stays

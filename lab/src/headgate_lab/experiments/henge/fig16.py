@@ -1,4 +1,4 @@
-"""Figure 16: forty jobs on ten to forty machines.
+"""Reproduces figure 16: forty jobs on ten to forty machines.
 
 The paper shows [P]: 20 PageLoads (80 ms, 35), 8 Diamonds, 6 Stars and 6 Linears (juice 1.0, utility 5)
 on machines of 8 cores; ten are overloaded: 40 % of the jobs meet their SLO and the 5th percentile of

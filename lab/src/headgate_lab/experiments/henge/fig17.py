@@ -1,4 +1,4 @@
-"""Figure 17: statistics are cut off in the middle of Henge's work.
+"""Reproduces figure 17: statistics stop arriving while Henge is still adapting.
 
 The paper shows [P]: nine PageLoads, latency 70 ms, utility 35; nothing is heard of any job from 1020 to
 1380 s; no wrong decision is made, fresh data are collected for five minutes (to 1680 s), and then all

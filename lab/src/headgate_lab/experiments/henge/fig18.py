@@ -1,4 +1,4 @@
-"""Figure 18: joins that keep records for 30 s.
+"""Reproduces figure 18: joins that keep records for 30 s.
 
 The paper shows [P]: eight such jobs, latency 100 ms, utility 50; the total of 400 is reached by 2444 s,
 memory stays below 36 % on average and is flat from then on.

@@ -22,7 +22,7 @@ STORM = Cluster(change=RESTART)
 """Ten machines [P] on which a change of slots restarts the job."""
 
 WORKERS = 2
-"""Machines that a PageLoad lies on: its workers in the authors' code [R]."""
+"""Machines that a PageLoad runs on: its workers in the authors' code [R]."""
 
 _POINTS = 300
 """Points of a timeline that go into the JSON."""
@@ -64,7 +64,7 @@ def managed(
 
 
 def actions_of(run: FleetRun) -> list[dict[str, Any]]:
-    """Return the actions as rows: when, what, whom, why, and the total utility just before."""
+    """Return the actions as rows: time, kind, jobs, reason, and the total utility just before."""
     total = run.total
     at = {time_s: k for k, time_s in enumerate(run.time_s)}
     return [
@@ -94,7 +94,7 @@ def timeline(run: FleetRun) -> dict[str, list[float]]:
 
 
 def all_met_s(run: FleetRun) -> float | None:
-    """Return from when on every job met its SLO to the end; None if that never was."""
+    """Return the time from which every job met its SLO until the end; None if there is none."""
     short = [k for k, met in enumerate(run.met) if met < len(run.utility[k])]
     if not short:
         return 0.0

@@ -1,4 +1,4 @@
-"""Henge's five parameters: where it ends, and how fast, whatever they are.
+"""Measures the effect of Henge's five parameters on its result and its speed of convergence.
 
 The paper states [P] (5.5) that capacity threshold, stability rounds, gain, reduction and drop change the
 speed of convergence only, as long as they stay small. Figure 9's jobs with changes in place, where

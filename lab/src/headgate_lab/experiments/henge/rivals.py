@@ -1,4 +1,4 @@
-"""Henge beside equal shares and first come, first served, where slots are scarce and where they are not.
+"""Compares Henge with equal shares and first come, first served, with scarce and sufficient slots.
 
 No figure of the paper. Nine PageLoads of priorities 10 to 90 that begin with few slots, submitted in
 some random orders. A job needs 28 slots to keep its SLO; the budget is half of that for all of them

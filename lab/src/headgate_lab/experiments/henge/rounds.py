@@ -1,7 +1,7 @@
-"""Measures the cost of a round with a hundred jobs: the simulation, and the decision.
+"""Measures the time of a round with a hundred jobs: the simulation, and the decision.
 
-No figure of the paper. A hundred PageLoads on 40 machines of 8 cores; 10 s of all their queues, then what
-the policy sees and decides.
+This is no figure of the paper. A hundred PageLoads run on 40 machines of 8 cores; a round simulates 10 s
+of all their queues, then observes and decides.
 """
 
 from __future__ import annotations

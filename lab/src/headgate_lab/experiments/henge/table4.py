@@ -1,4 +1,4 @@
-"""Table 4: stateful and stateless word counts.
+"""Reproduces table 4: stateful and stateless word counts.
 
 The paper shows [P]: four jobs with T2's load, two of which write their state to a store (latency 240 ms)
 and two do not (60 ms); 5.5 reconfigurations (deviation 0.6) and 1358.7 s (58.1) to converge against 4
@@ -69,7 +69,7 @@ def measure(runs: int, *, rate: float = RATE, write_s: float = WRITE_S) -> dict[
 
 
 def _converged(run: FleetRun, name: str) -> tuple[int, float]:
-    """Return a job's reconfigurations, and from when on it met its SLO."""
+    """Return a job's reconfigurations, and the time from which it met its SLO."""
     shares = run.share_of(name)
     short = np.flatnonzero(shares < 1.0)
     acts = sum(name in acted.jobs for acted in run.actions)

@@ -1,4 +1,4 @@
-"""Forecasts of the input of PSPS, and PSPS with its rivals, on the rates of real web servers.
+"""Forecasts the input of PSPS, and runs PSPS and its rivals, on the rates of real web servers.
 
 The paper shows [P]: nothing; it takes the last value for the next, and names a model of the input as
 future work (VI). So the last value is both the paper's forecast and the floor.
@@ -43,14 +43,14 @@ _BLEND = "blend"
 
 @dataclass(frozen=True)
 class _Log:
-    """A file with one count per minute, and how it is cut.
+    """Describes a file with one count per minute, and the part of it that is used.
 
     Attributes
     ----------
     minutes : int
         Length of an interval.
     middle : int or None
-        The minute that the run lies around; None for the whole log.
+        The minute in the middle of the run; None for the whole log.
     """
 
     name: str
@@ -89,7 +89,7 @@ _LOGS = (
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Return the error of each forecast, and what PSPS makes of it."""
+    """Return the error of each forecast, and the result of PSPS with it."""
     assert request.data is not None  # the registry asks for it
     return measure(request.data, days=1 if request.quick else 3)
 

@@ -1,4 +1,4 @@
-"""Runs side by side: the paper's four measures of each, and what they look like over time."""
+"""Runs policies side by side: the paper's four measures of each, and their course over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAPERS_OWN = PoolSettings(timeout_s=30.0, queue_events=100_000, event_time_weigh
 """td = 30 s, t_out = 30 s, q_size = 100,000 (V-B [P]), and a constant time per event."""
 
 KEEPING = PoolSettings(grouping=GroupingKind.LEAST_WORK)
-"""Ours: nothing is ever dropped, times are corrected, and each event goes where least waits."""
+"""Ours: nothing is ever dropped, times are corrected, each event goes to the least pending work."""
 
 SHUFFLED = PoolSettings(grouping=GroupingKind.SHUFFLE)
 """Storm's: random replicas, nothing dropped."""
@@ -66,7 +66,7 @@ class Load:
     replicas_needed: Callable[[int], F64] = field(default=lambda _: workloads.bursts())
 
     def arrivals(self, seed: int) -> F64:
-        """Return when events come."""
+        """Return the arrival times of events."""
         load = self.replicas_needed(seed)
         return workloads.arrivals(load, self.application.event_s, seed)
 
@@ -133,7 +133,7 @@ def by_system(data: Mapping[str, Any], system: str) -> dict[str, Any]:
 
 
 def less(ours: float, other: float) -> float:
-    """Return by which share `ours` is below `other`."""
+    """Return the relative difference by which `ours` is below `other`."""
     return round(1.0 - ours / other, 4)
 
 

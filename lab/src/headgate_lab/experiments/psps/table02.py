@@ -1,4 +1,4 @@
-"""Table II: what the equations predict, and the replicas that follow, for three operators in a row.
+"""Computes table II: the predictions of the equations and the resulting replicas of three operators.
 
 The paper shows [P]: received events 100, 84, 63, with what is queued 100, 91, 83, and 2, 3 and 9
 replicas. This is arithmetic: nothing is simulated.

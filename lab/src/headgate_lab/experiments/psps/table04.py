@@ -1,10 +1,10 @@
-"""Table IV: the length of an interval, td.
+"""Reproduces table IV: the length of an interval, td.
 
-The paper shows [P]: with longer intervals latency and degradation grow, because replicas are right
-later; what is processed and what is saved hardly change.
+The paper shows [P]: with longer intervals latency and degradation grow, because replicas are adapted
+later; the processed and the saved share hardly change.
 
-With t_out = 30 s, as V-B says, hardly changing is out of reach: events that wait for half an interval
-of 120 s are too old. So each length is also run without a timeout.
+With t_out = 30 s, as in V-B, the processed share cannot stay the same: events that wait for half an
+interval of 120 s are too old. So each length is also run without a timeout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table V: the age at which an event is dropped, t_out.
+"""Reproduces table V: the age at which an event is dropped, t_out.
 
 The paper shows [P]: a short timeout lowers latency and the share processed; 30 s loses hardly
 anything. Ours: without a timeout, which is headgate's default, nothing is lost.

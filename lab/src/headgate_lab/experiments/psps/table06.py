@@ -1,4 +1,4 @@
-"""Table VI: how many events may wait at an operator, q_size.
+"""Reproduces table VI: the most events that may wait at an operator, q_size.
 
 The paper shows [P]: short queues lower latency and lose a third of the events; 100,000 hardly any.
 """

@@ -1,10 +1,10 @@
-"""Table VII: load-aware grouping against shuffle.
+"""Reproduces table VII: load-aware grouping against shuffle.
 
 The paper shows [P]: latency 60.18 % and degradation 57.73 % lower than with shuffle. Its row for
 shuffle equals, to the last digit, table IV's for load-aware grouping with td = 60 s: at least one of
 the two is a copy. Both readings are run: shuffle with td = 30 s, and with td = 60 s.
 
-All runs keep everything: with t_out = 30 s latency would be lower where more is dropped.
+No run drops events: with t_out = 30 s latency would be lower where more is dropped.
 
 Ours: a load that does not change shows what grouping alone is worth, since on a bursty trace most of
 the waiting comes from replicas that are late, which no grouping helps: at the trace's mean, near its
@@ -91,7 +91,7 @@ def _bursty() -> list[Case]:
 
 
 def _reaches(found: dict[str, Any]) -> dict[str, Any]:
-    """Return by which share latency is lower than with shuffle, per load and grouping."""
+    """Return the relative decrease of latency against shuffle, per load and grouping."""
     lower: dict[str, float] = {}
     for label in ("bursts", *_STEADY):
         shuffled = by_system(found, f"{label}: shuffle")["latency_ms"]

@@ -1,4 +1,4 @@
-"""Table VIII, figures 8 and 9: fixed numbers of replicas.
+"""Reproduces table VIII, figures 8 and 9: fixed numbers of replicas.
 
 The paper shows [P]: one replica per operator processes a third, four nearly everything but with much
 degradation, eight everything while saving nothing; PSPS saves more than half, processes nearly

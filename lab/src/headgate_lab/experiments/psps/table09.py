@@ -1,8 +1,8 @@
-"""Table IX: tweets that were not smoothed.
+"""Reproduces table IX: tweets that were not smoothed.
 
 The paper shows [P]: results as with smoothed tweets, less stable; PSPS processes several times what
-one replica does. Not in the paper: what the raw stream looks like. Here a factor that wanders from
-second to second lies on the smoothed one.
+one replica does. The paper does not show the raw stream. Here it is the smoothed one times a factor that
+varies from second to second.
 """
 
 from __future__ import annotations

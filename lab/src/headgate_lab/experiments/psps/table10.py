@@ -1,4 +1,4 @@
-"""Table X, figures 10 and 11: DABS, which restarts the job at every change and loses what is queued.
+"""Reproduces table X, figures 10 and 11: DABS, which restarts the job and loses queued events.
 
 The paper shows [P]: PSPS saves 41.77 % more, with a degradation lower by 35.73 %; DABS processes
 17.06 % fewer events, and its latency is lower for it.

@@ -1,4 +1,4 @@
-"""Table XI: an application of eight operators with a split.
+"""Reproduces table XI: an application of eight operators with a split.
 
 The paper shows [P]: 74.5 % of five replicas per operator are saved, and its CPU consumption is 8.41 %
 in place of 14.66 %, since every replica is a thread. Here replicas that wait cost nothing, so useful

@@ -1,4 +1,4 @@
-"""Table XII, figure 14: DNS traffic.
+"""Reproduces table XII, figure 14: DNS traffic.
 
 The paper shows [P]: PSPS processes more than one replica per operator does, with a latency lower by
 29.44 %, and saves 60.62 % of three replicas per operator. Not in the paper: the times of the

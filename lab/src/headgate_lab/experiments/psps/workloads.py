@@ -1,7 +1,7 @@
-"""PSPS's applications and their input, made anew.
+"""Defines synthetic stand-ins for PSPS's applications and their input.
 
-The tweets, the DNS flows and the times of the operators are not to be had. What fixes the stand-ins
-is what the paper says of the runs without its own policy; its own rows fix nothing.
+The tweets, the DNS flows and the operators' times are not available. The stand-ins are fitted to the
+paper's runs without its own policy, and to none of the runs with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_S = 1.0
 
 @dataclass(frozen=True)
 class Application:
-    """A job and what it is judged against.
+    """Describes a job and the overprovisioned baseline that savings are measured against.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ def dns_bursts(seed: int, until_s: float = UNTIL_S) -> F64:
 
 
 def arrivals(load: F64, event_s: float, seed: int) -> F64:
-    """Return when events come: a Poisson process whose rate needs `load` replicas.
+    """Return the arrival times of events: a Poisson process whose rate needs `load` replicas.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The four hours of stock trading that most of the paper's evaluation runs on."""
+"""Simulates the four hours of stock trading that most of the paper's evaluation uses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MEAN_RATE_PER_S = 14_854_215 / 14_400
 
 SERVICE_RATE_PER_S = MEAN_RATE_PER_S / (0.8 * 8)
 """mu of a slot, 161 orders per second [I]: with it Static(8), evenly loaded, carries the mean load
-with a fifth of its capacity to spare. The paper doesn't give mu. Fixed by Static alone, so that no
-result of another policy has a say in it."""
+with a fifth of its capacity to spare. The paper doesn't give mu. It is fitted to Static alone, so that
+no result of another policy influences it."""
 
 _INITIAL_RATE_PER_S = 200.0
-"""What is assumed of a slot that has served nothing [R]."""
+"""Service rate assumed for a slot that has served nothing [R]."""
 
 _SLOTS_START = 12
 """[R], as the most slots."""
@@ -43,13 +43,13 @@ _STATE = TreatmentCost(
 """370K pending orders at the start and 2M at the end [P]."""
 
 NETWORK_BUFFER_RECORDS = 3276
-"""Records in front of Flink's barrier per slot, at the most [I]: ten network buffers of 32 KiB, Flink
-1.8's default for one input channel, with orders of 100 bytes."""
+"""Most records in front of Flink's barrier per slot [I]: ten network buffers of 32 KiB, Flink 1.8's
+default for one input channel, with orders of 100 bytes."""
 
 
 @dataclass(frozen=True)
 class Trading:
-    """One run over the trading day.
+    """Describes a run over the trading day.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class Trading:
     bound_s, window_s : float
         L and T.
     shorter : float
-        By how much the sessions, and the decay of their openings, are shorter than the paper's.
+        Factor by which the sessions, and the decay of their openings, are shorter than the paper's.
     barrier : bool
-        Whether changes wait for a barrier in the data, as in Flink; else they don't, as in Samza.
+        Whether changes wait for a barrier in the data, as in Flink, or not, as in Samza.
     seed : int
         Of the day and of the service times.
     until_s : float or None
@@ -121,7 +121,7 @@ def day_s(shorter: float) -> float:
 
 @lru_cache(maxsize=1)
 def _day(shorter: float, seed: int) -> Trace:
-    """Return the day; a process that runs several policies over it makes it once."""
+    """Return the day, which is computed once per process."""
     return _exchange(shorter).trace(seed)
 
 

@@ -1,4 +1,4 @@
-"""Figure 5: success against slots on the trading day, under (L, T) = (1 s, 1 s).
+"""Reproduces figure 5: success against slots on the trading day, under (L, T) = (1 s, 1 s).
 
 The paper shows [P]: the success of Switch(epsilon) above that of Static(n), DRS(epsilon) and
 DRS-LB(epsilon) at equal numbers of executors; over 20 experiments the least spread over the 64

@@ -1,4 +1,4 @@
-"""Figures 6 and 18: four hours under Switch(0.2), on Samza and on Flink.
+"""Reproduces figures 6 and 18: four hours under Switch(0.2), on Samza and on Flink.
 
 The paper shows [P]: on Samza 96.28 % with 8.40 executors, on Flink 95.24 % with 8.39; mostly load
 balancing, scaling out at the openings and toward the close; mean and P99 latency mostly tens to
@@ -41,7 +41,7 @@ RATE_FACTORS = (1.0, 1.25)
 _POINTS = 720
 """Of a timeline; 20 s each over the whole day."""
 _OPENING_S = 300.0
-"""What counts as an opening, of a session of two hours."""
+"""Length of an opening, in a session of two hours."""
 
 
 def run(request: Request) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def measure(shorter: float, rate_factors: tuple[float, ...] = RATE_FACTORS) -> d
 
 
 def _observe(trading: Trading) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the numbers of one run, and what is drawn of it."""
+    """Return the numbers of one run and its timelines."""
     result = simulate(trading)
     measures = result.operators[OPERATOR]
     series = result.timeline(OPERATOR)

@@ -1,4 +1,4 @@
-"""Figures 7 to 9: what single decisions move, and what they do to latency.
+"""Reproduces figures 7 to 9: the load that single decisions move, and their effect on latency.
 
 The paper shows [P]: at minute 56.80 a scale-out that moves 6 substreams, about half of the load, at
 57.69 a balance that moves 3, about a quarter, and at 57.97 (caption) or 59.97 (text) a scale-in
@@ -40,10 +40,10 @@ PAPER = {
 }
 _BOUND_S = 1.0
 _LOOK_S = 30.0
-"""How long after a change its key groups are looked at."""
+"""Time after a change for which its key groups are observed."""
 _LENGTH_MIN = 70.0
 _CALM_MIN = 10.0
-"""The opening is left out of the medians: what moves there finds its new slot overloaded, too."""
+"""The opening is left out of the medians: there, a moved key group's new slot is overloaded, too."""
 
 
 def run(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures 10 and 11: what the alert threshold l and the interval delta do.
+"""Reproduces figures 10 and 11: the effect of the alert threshold l and the interval delta.
 
 The paper shows [P]: success does not depend much on either between 0.02 and 0.5 s; slightly more
 executors at l = 0.02 s and delta = 0.5 s; below l = 0.1 s severe slots are mostly cured by load

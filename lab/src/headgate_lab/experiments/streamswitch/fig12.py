@@ -1,4 +1,4 @@
-"""Figures 12 and 13: slots of two speeds.
+"""Reproduces figures 12 and 13: slots of two speeds.
 
 The paper shows [P]: success close to 100 % everywhere, below 99 % only at alpha = 0.5 with many
 treatments; more executors with beta where alpha < 1, fewer where alpha > 1; and the slower type is

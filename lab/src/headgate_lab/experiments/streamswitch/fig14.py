@@ -1,4 +1,4 @@
-"""Figures 14 and 15: success falls with the time that slots spend on switching.
+"""Reproduces figures 14 and 15: success falls with the time that slots spend on switching.
 
 The paper shows [P]: with faster and larger waves (figure 14) 60 to more than 130 switching events
 per run, 0.5 to a bit more than 1 s each, and success falling below 80 %; with 0 to 2 s of delay

@@ -1,4 +1,4 @@
-"""Figure 16: an end-to-end bound, split over two operators.
+"""Reproduces figure 16: an end-to-end bound, split over two operators.
 
 The paper shows [P]: an operator's success rises with its bound and can drop below 90 % under 0.5 s;
 end-to-end success is mostly 97 to 99 % and highest at (1.25 s, 0.75 s), where the worse of the two

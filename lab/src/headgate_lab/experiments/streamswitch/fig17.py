@@ -1,4 +1,4 @@
-"""Figure 17: figure 5 under (L, T) = (1 s, 5 s) and (5 s, 1 s).
+"""Reproduces figure 17: figure 5 under (L, T) = (1 s, 5 s) and (5 s, 1 s).
 
 The paper shows [P]: Switch above Static, DRS and DRS-LB as before, and its success at any fixed
 margin higher than under (1 s, 1 s): by 0.5 % for T = 5 s and by 1 % for L = 5 s on average.

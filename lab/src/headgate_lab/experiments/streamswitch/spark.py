@@ -1,11 +1,11 @@
-"""Figures 5 and 6 scaled down, on Spark: the runs that ``headgate bench slo`` kept, and the model.
+"""Shows figures 5 and 6 scaled down: runs on Spark kept by ``headgate bench slo``, and the model.
 
 The paper shows [P] Switch above Static, DRS and DRS-LB at equal slots (figure 5), and slots that
 follow the load while latency stays near and below its bound (figure 6). Differs: minutes, not hours;
 slots limited to a rate; micro-batches.
 
-Every run is simulated as well, in micro-batch mode. What batches cost is taken from a run that is none
-of them, `CALIBRATION`, so the difference is that of a prediction.
+Every run is simulated as well, in micro-batch mode. The cost of batches is taken from a separate run,
+`CALIBRATION`, so the difference is that of a prediction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headgate.report.plot import Figure
 
 CALIBRATION = "calibration"
-"""Directory of the run that only says what batches cost."""
+"""Directory of the run from which only the cost of batches is taken."""
 
 _STEP_S = 2.0
 """Length of a step of the pictures, in seconds."""

@@ -1,4 +1,4 @@
-"""Success against slots: the sweep of figures 5 and 17, and what it means to dominate."""
+"""Sweeps success against slots for figures 5 and 17, and judges which policy dominates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Plan:
     Attributes
     ----------
     epsilons : tuple of float
-        Of Switch, DRS and DRS-LB; more of them cost more slots.
+        Of Switch, DRS and DRS-LB; a larger one costs more slots.
     slots : tuple of int
         Of Static.
     shorter : float
@@ -105,8 +105,8 @@ def family(points: Sequence[Point], name: str) -> list[Point]:
 def success_at(points: Sequence[Point], slots: float) -> float | None:
     """Return the success that Switch reaches with `slots` slots, between its points.
 
-    With more slots than any of them, that of the one with most; None with fewer than any: Switch
-    was not asked to do with so little.
+    With more slots than any of them, it is that of the point with most; with fewer than any it is None,
+    since Switch was not run with so few.
     """
     switch = family(points, SWITCH)
     if slots < switch[0]["slots_mean"]:

@@ -1,4 +1,4 @@
-"""Sinusoidal load on one rate-limited operator: what figures 10 to 15 run."""
+"""Simulates sinusoidal load on one rate-limited operator, for figures 10 to 15."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SLOTS_MAX = 64
 
 SYNC_S = 0.3
 """Calibrated [I]: with it, a switching event takes the paper's 0.5 s in the first setting of figure
-14. What happens in the others follows; what half and double make of it: `headgate figure guesses`."""
+14. The other settings are not calibrated; `headgate figure guesses` tries half and double."""
 
 _UNBOUNDED = 10**9
 """Flink's barrier comes behind all that has accumulated at a slot (6.5 [P])."""
@@ -36,16 +36,16 @@ _UNBOUNDED = 10**9
 
 @dataclass(frozen=True)
 class Wave:
-    """One run; rates as the paper has them.
+    """Describes a run, with the paper's rates.
 
     Attributes
     ----------
     amplitude_per_s : float
-        The rate goes this far above and below its mean of 30K/s.
+        Deviation of the rate above and below its mean of 30K/s.
     service_rate_per_s : float
         The rate limit of a normal slot.
     warm_up_s : float
-        What the figures leave out at the beginning.
+        Time at the beginning that the figures leave out.
     alert_s, delta_s : float
         l and delta.
     alpha, beta : float
@@ -106,7 +106,7 @@ def simulate(wave: Wave) -> RunResult:
 
 
 def outcome(wave: Wave) -> dict[str, float]:
-    """Run a wave; return what the figures show of it, without its warm-up."""
+    """Run a wave; return the measures that the figures show, without its warm-up."""
     result = simulate(wave)
     measures = result.operators[OPERATOR]
     first = round(wave.warm_up_s / wave.delta_s)

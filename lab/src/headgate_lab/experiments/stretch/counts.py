@@ -1,8 +1,8 @@
-"""``bench operators``, part `counts`: words and pairs, shared against partitioned, Spark's and Flink's.
+"""Runs part `counts` of ``bench operators``: words and pairs, shared, partitioned, on Spark and Flink.
 
-*shared* and *partitioned* are figure 6's: processes of this machine, a source and slots. Spark's rates
-have in them what Spark does besides: files read, batches planned, state written to a changelog; Flink's,
-lines of text parsed.
+*shared* and *partitioned* are those of figure 6: a source and slots as processes of this machine. Spark's
+rates include reading files, planning batches and writing state to a changelog; Flink's include parsing
+lines of text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CountsParameters:
     """How long each exchange is measured for each case."""
 
     tweets_per_batch: int = 100_000
-    """Of a batch on Spark; a file of Flink's has `flink_words.TIMES` as many."""
+    """Tweets per batch on Spark; a file of Flink's has `flink_words.TIMES` as many."""
 
     slots: int = 2
     """Processes that count; slots and partitions on Spark, parallelism of Flink."""
@@ -93,7 +93,7 @@ def _exchanges(case: str, asked: CountsParameters) -> dict[str, Any]:
 def ratios(
     rows: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return, per case, the shared exchange's tweets/s over everybody else's, beside the targets.
+    """Return, per case, the shared exchange's tweets/s over those of each other side, and the targets.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Figure 6: words and pairs of words, shared against partitioned.
+"""Reproduces figure 6: words and pairs of words, shared against partitioned.
 
 The paper shows [P]: with every tweet written once and read by all threads, throughput is 17 % above
 Flink's for words, and 137, 237 and 283 % above for pairs at distances up to 3, 10 and any; latency is
@@ -36,7 +36,7 @@ CASES: Mapping[str, tuple[int, float]] = {
     "pairs, B = 10": (10, 237.0),
     "pairs, any B": (WORDS_MAX, 283.0),
 }
-"""Largest distance, and by how many per cent the paper's shared throughput is higher."""
+"""Largest distance, and the percentage by which the paper's shared throughput is higher."""
 
 PAPER = {
     "throughput_percent": [percent for _, percent in CASES.values()],
@@ -87,7 +87,7 @@ def _row(case: str, slots: int, seconds: float) -> dict[str, Any]:
 
 
 def throughput(count: Count, seconds: float) -> float:
-    """Return the tweets per second that all slots together get done."""
+    """Return the tweets per second that all slots together process."""
     with count.running() as groups:
         rows = [group.board.rows["served"] for group in groups]
         begun, begun_s = [row.copy() for row in rows], time.perf_counter()

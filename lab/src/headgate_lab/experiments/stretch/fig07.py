@@ -1,4 +1,4 @@
-"""Figure 7: what sharing and ordering alone can do.
+"""Reproduces figure 7: the throughput and latency of sharing and ordering alone.
 
 The paper shows [P]: operator 6 hands every record of two inputs to every thread and keeps nothing;
 120,000 records/s with one thread fall to 100,000 as threads are added, where Flink, which copies each
@@ -6,9 +6,9 @@ record to every thread, falls from 40,000 to 2,000; latency is below 30 ms, Flin
 
 Measured here: two source processes, one to eight reader processes, one tuple buffer in shared memory
 that all of them read (*shared*), against a tuple buffer for each reader into which the sources copy
-every record (*copied*: what shared-nothing must do, without Flink's own costs). Throughput as fast as
-there is room; latency at the paper's 100,000 records/s, or at a tenth of the throughput where that is
-less.
+every record (*copied*: what shared-nothing must do, without Flink's own costs). Throughput is measured
+with unpaced sources; latency at the paper's 100,000 records/s, or at a tenth of the throughput if that
+is less.
 """
 
 from __future__ import annotations

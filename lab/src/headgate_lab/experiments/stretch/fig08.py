@@ -1,4 +1,4 @@
-"""Figure 8: ScaleJoin as an O+, beside ScaleJoin alone and one thread.
+"""Reproduces figure 8: ScaleJoin as an O+, beside ScaleJoin alone and one thread.
 
 The paper shows [P]: comparisons per second grow linearly with the threads, up to 36 cores, and are
 those of the special-purpose ScaleJoin; with one thread they are those of an optimised single-threaded
@@ -10,10 +10,10 @@ inputs of R/2 make R^2 WS / 2 comparisons/s. Latency at 70 % of that rate, windo
 has as many keys as slots and nothing to reassign, as ScaleJoin has; *1T* the same kernel in one
 process, without a tuple buffer.
 
-What a machine with few cores can show: more slots than cores share the cores, and comparisons/s cannot
-grow. Beside them stand comparisons per second of the slots' *processor time*: where that does not fall
-with the number of slots and no slot has more than its share of the comparisons, comparisons/s are linear
-on as many cores. It is not shown that memory and caches keep up with them.
+On a machine with fewer cores than slots, slots share the cores and comparisons/s cannot grow. So the
+result also has comparisons per second of the slots' *processor time*: if that does not fall with the
+number of slots and no slot has more than its share of the comparisons, comparisons/s would be linear
+with enough cores. This does not show that memory and caches would keep up.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Compared:
 
 
 def compared(join: LiveJoin, seconds: float) -> Compared:
-    """Return what the slots of a join compare."""
+    """Return the comparisons of a join's slots."""
     with join.running() as (slots, _):
         rows = slots.board.rows
         begun, busy_ns = rows["work"][:, 0].copy(), int(rows["busy_ns"].sum())
@@ -119,10 +119,10 @@ def throughput(join: LiveJoin, seconds: float) -> float:
 
 
 def growth(rows: Sequence[Mapping[str, Any]], cores: int) -> list[dict[str, Any]]:
-    """Return what each number of slots of the O+ compares, as a multiple of what one does.
+    """Return the comparisons/s of each number of slots of the O+, as a multiple of one slot's.
 
-    ``linear`` is the number of slots, and ``on_these_cores`` the most that this machine can show of it;
-    ``by_processor_time`` what the slots would come to with a core each.
+    ``linear`` is the number of slots, ``on_these_cores`` the largest multiple possible on this machine,
+    ``by_processor_time`` the multiple if each slot had a core.
     """
     mine = {row["slots"]: row for row in rows if row["kind"] == "O+"}
     if 1 not in mine:
@@ -153,12 +153,12 @@ def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
 
 
 def _if_alone(row: Mapping[str, Any]) -> float:
-    """Return the comparisons per second of all slots if each had a core; the busiest is waited for."""
+    """Return the comparisons per second if each slot had a core; the busiest slot limits them."""
     return float(row["comparisons_per_cpu_s"]) / float(row["most_share"])
 
 
 def single_threaded(join: LiveJoin, seconds: float) -> Compared:
-    """Return what the kernel alone compares, all records under one key."""
+    """Return the comparisons of the kernel alone, with all records under one key."""
     with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
         join.filled_state(Path(name))
         work = JoinWork(Path(name), join.shape)

@@ -1,4 +1,4 @@
-"""Figure 9: how long a reconfiguration takes, how even the load is, and what is copied.
+"""Reproduces figure 9: the time of a reconfiguration, the balance of load, and the bytes copied.
 
 The paper shows [P]: from the call of *reconfigure* to its completion less than 40 ms, always, with table
 4's numbers of threads; about 12 ms for 30 -> 52; the threads' load differs by at most 2 % (coefficient
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 _RATE_PER_S = 1000.0
 _WINDOW_S = 10.0
 _COMPARISONS_PER_S = 1e9
-"""What the records that come may cost where the state is large: less than one core has here."""
+"""Most comparisons per second that arriving records may cause; less than one core can do here."""
 
 _BETWEEN_S = 0.3
-"""Between two switches: records of every source must have passed the last one."""
+"""Time between two switches, in which records of every source must pass the last one."""
 
 PAPER = {
     "reconfiguration_ms": "always below 40; about 12 for 30 -> 52",
@@ -64,7 +64,7 @@ def measure(starts: Sequence[int], state_records: Sequence[int], *, repeats: int
 
 
 def _from(start: int, repeats: int) -> Iterable[dict[str, Any]]:
-    """Yield what provisioning and decommissioning from `start` slots took."""
+    """Yield the times of provisioning and decommissioning from `start` slots."""
     ends = {action: table[start] for action, table in TABLE_4.items() if start in table}
     join = LiveJoin(max(start, *ends.values()), start, _RATE_PER_S, _WINDOW_S)
     with join.running() as (slots, _):
@@ -102,7 +102,7 @@ def _cov(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
 
 
 def _bytes(records: int) -> dict[str, Any]:
-    """Switch from 1 to 2 slots with so many records stored; return what that changed."""
+    """Switch from 1 to 2 slots with that many records stored; return what that changed."""
     fed_per_s = min(_RATE_PER_S, _COMPARISONS_PER_S / (records / 2))
     join = LiveJoin(2, 1, records / _WINDOW_S, _WINDOW_S, fed_per_s=fed_per_s)
     with join.running() as (slots, state):
@@ -135,7 +135,7 @@ def _stored(slots: SlotProcesses) -> int:
 
 
 def _private_bytes(process_id: int) -> int:
-    """Return the memory that a process has for itself and written to."""
+    """Return the private memory that a process has written to."""
     lines = Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines()
     private = next(line for line in lines if line.startswith("Private_Dirty:"))
     return 1024 * int(private.split()[1])

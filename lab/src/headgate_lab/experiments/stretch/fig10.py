@@ -1,4 +1,4 @@
-"""Figure 10 and table 4: one reconfiguration, up and down.
+"""Reproduces figure 10 and table 4: one reconfiguration, up and down.
 
 The paper shows [P]: after the rate has gone from 70 to 120 % of what n threads sustain, threads are
 provisioned in one step (table 4), throughput follows the input and latency stays as it was, while
@@ -6,11 +6,11 @@ ScaleJoin with its fixed 18 threads falls behind; after it has gone to 30 %, thr
 in one step and throughput stays the input's.
 
 Parameters: thresholds 90, 70 and 45 %, WS 5 minutes, the step after 6 minutes, 1,000 virtual keys [P];
-what a thread compares [I]. Two models of a record's cost. *constant*: it meets what the window holds at
-the full rate, always; so load is proportional to the rate, as table 4 has it (ceil(1.2 n / 0.7),
-floor(0.3 n / 0.7)). *window*: it meets what has arrived within WS, as operator 3 does; so the load of
-120 % of the rate is 144 %, reached only when the window has filled, in several reconfigurations, and
-table 4 does not follow.
+a thread's comparisons per second [I]. There are two models of a record's cost. *constant*: a record is
+always compared with a full window at the full rate; so load is proportional to the rate, as in table 4
+(ceil(1.2 n / 0.7), floor(0.3 n / 0.7)). *window*: it is compared with the records that arrived within
+WS, as in operator 3; so 120 % of the rate makes a load of 144 %, reached only when the window has
+filled, in several reconfigurations, and table 4 does not result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 300.0
 COMPARISONS_PER_S = 4e7
-"""Of one thread [I]: with it, the 8,000 records/s of figure 11 need 64 of the paper's 72 threads."""
+"""Speed of one thread [I]: at it, figure 11's 8,000 records/s need 64 of the paper's 72 threads."""
 
 SLOTS_MAX = 72
 TABLE_4: Mapping[str, Mapping[int, int]] = {
@@ -157,7 +157,7 @@ def _outcome(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def plain(values: npt.NDArray[np.float64]) -> list[float | None]:
-    """Return numbers as JSON has them: five digits, None for NaN."""
+    """Return numbers for JSON: five digits, None for NaN."""
     return [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""Figures 11, 12 and 16 to 19: twenty minutes of random phases.
+"""Reproduces figures 11, 12 and 16 to 19: twenty minutes of random phases.
 
 The paper shows [P]: slots follow the rate, up and down; throughput stays within the band of what the
 slots can do; latency is about 20 ms on the mean, with a few spikes at abrupt changes that are gone
@@ -54,7 +54,7 @@ def phases(seed: int, length_s: float = LENGTH_S) -> StepRate:
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Return five runs: one per step of the rate what it did, per run latency and slots."""
+    """Return five runs: the effect of each step of the rate, and latency and slots per run."""
     if request.quick:
         return measure((1,), length_s=400.0)
     return measure((1, 2, 3, 4, 5), length_s=LENGTH_S)
@@ -123,7 +123,7 @@ def _step(
     after: tuple[float, float],
     length_s: float,
 ) -> dict[str, Any]:
-    """Return what the phase that begins at `before` did: until when latency was above the spike."""
+    """Return the effect of the phase that begins at `before`: how long latency was above the spike."""
     start_s, stop_s = before[0], min(after[0], length_s)
     inside = (line["time_s"] > start_s) & (line["time_s"] <= stop_s)
     latency_s = line["latency_mean_s"][inside]

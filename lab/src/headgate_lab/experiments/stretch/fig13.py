@@ -1,4 +1,4 @@
-"""Figure 13: a day of trades, joined with itself.
+"""Reproduces figure 13: a day of trades, joined with itself.
 
 The paper shows [P]: a few slots do most of the day, with abrupt changes between 0 and 8,000 records/s,
 a peak of about 7,600; latency is 1 ms on the mean of six hours, 21 ms around the highest peak.
@@ -37,7 +37,7 @@ PEAK_PER_S = 7600.0
 POLICY = f"predictive(window_s={WINDOW_S:g})"
 _ZOOM_S = 120.0
 _SAMPLE = 2000
-"""Trades of which all pairs are looked at."""
+"""Number of trades of which all pairs are compared."""
 
 PAPER = {
     "latency_ms_mean": "1; 21 around the highest peak",

@@ -1,4 +1,4 @@
-"""Hedged trades: synthetic ones, and STRETCH's predicate in the two forms its text allows."""
+"""Makes synthetic hedged trades, and STRETCH's predicate in the two forms its text allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ I64 = npt.NDArray[np.int64]
 
 COMPANIES = 10
 _DEVIATION = 0.01
-"""How far a price strays from yesterday's mean, as a share of it. Chosen, not tuned."""
+"""Deviation of a price from yesterday's mean, as a share of it. Chosen, not tuned."""
 
 
 @jit
@@ -59,7 +59,7 @@ def trades(seed: int, count: int) -> tuple[I64, F64]:
 
 
 def share_of_pairs(seed: int, count: int) -> dict[str, float]:
-    """Return which share of the pairs of `count` trades matches, by each form of the predicate."""
+    """Return the share of the pairs of `count` trades that match, for each form of the predicate."""
     times = np.zeros(count, dtype=np.int64)
     columns = trades(seed, count)
     return {

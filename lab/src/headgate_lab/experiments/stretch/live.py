@@ -1,4 +1,4 @@
-"""ScaleJoin for real: processes of this machine on one tuple buffer and one mapped state.
+"""Runs ScaleJoin in processes of this machine on one tuple buffer and one mapped state.
 
 The benchmark of STRETCH 8.3: two inputs, x and y (a and b) uniform in [1, 10000], a match within 10 of
 both. One process feeds both inputs in turn; event times are when records are due.
@@ -25,8 +25,8 @@ from headgate_lab.tuple_buffer.backoff import Backoff
 from headgate_lab.tuple_buffer.shared import Columns, SharedTupleBuffer
 
 KEYS = 125
-"""Virtual keys [I]: odd, so that two inputs that take turns do not share them out between them. The
-paper's 1,000 leave a key too few records for vector instructions at our sizes."""
+"""Virtual keys [I]: odd, so that each key gets records of both inputs, which take turns. With the
+paper's 1,000 a key would have too few records for vector instructions at our sizes."""
 
 _FED_AT_ONCE = 64
 _STEP_S = 0.001
@@ -35,24 +35,24 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True)
 class LiveJoin:
-    """A join whose window is full at the start.
+    """Describes a join whose window is full at the start.
 
     Attributes
     ----------
     slots : int
-        Processes there are.
+        Number of processes.
     working : int
-        Of those, at the start.
+        Number of those that work at the start.
     rate_per_s : float
-        Of both inputs; spaces the event times, hence says what a window holds.
+        Of both inputs; spaces the event times and so determines the records in a window.
     window_s : float
         WS.
     paced : bool
-        Whether records come when they are due; else as fast as there is room.
+        Whether records come when they are due; otherwise as fast as there is room.
     keys : int
         K.
     fed_per_s : float or None
-        Records that really come per second where paced; None: `rate_per_s`.
+        Actual records per second if paced; None: `rate_per_s`.
     """
 
     slots: int
@@ -70,12 +70,12 @@ class LiveJoin:
 
     @property
     def filled(self) -> int:
-        """Records that are there before the first one comes."""
+        """Number of records in the window before the first one comes."""
         return round(self.rate_per_s * self.window_s)
 
     @property
     def shape(self) -> JoinShape:
-        """Of the state, with half as much room again as a window needs."""
+        """Shape of the state, with 1.5 times the room that a window needs."""
         each = self.filled / (2 * self.keys)
         return JoinShape(self.keys, int(1.5 * each) + 64, round(self.window_s * _SECOND_US))
 
@@ -121,7 +121,7 @@ class LiveJoin:
 
 
 def memory() -> str | None:
-    """Return the file system in memory, where there is one."""
+    """Return the directory of the file system in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

@@ -1,4 +1,4 @@
-"""``bench operators``, part `operator6`: STRETCH's operator 6, which forwards all and keeps nothing."""
+"""Runs part `operator6` of ``bench operators``: it forwards all records and keeps nothing."""
 
 from __future__ import annotations
 

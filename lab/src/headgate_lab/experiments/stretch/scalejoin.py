@@ -1,8 +1,8 @@
-"""``bench operators``, part `scalejoin`: comparisons per second, every pair and with a band index.
+"""Runs part `scalejoin` of ``bench operators``: comparisons per second, all pairs and band index.
 
 Records as in STRETCH 8.3: two attributes uniform in [1, 10000], a match within 10 of both. Compared
 are the slots of ScaleJoin as an O+ (processes on one buffer and one state), the kernels alone in one
-thread (*1T*), and the per-record reference. A band index looks at few pairs and decides about all of
+thread (*1T*), and the per-record reference. A band index compares few pairs but decides about all of
 them: its comparisons are *effective*.
 """
 
@@ -33,7 +33,7 @@ TARGETS: Mapping[str, float] = {"every pair": 5e8, "band index": 1e10}
 _WIDTH = 10
 _VALUES = 10_000
 _PROBES = 4_000
-"""Records that meet all stored ones at once: half a second of the paper's 8,000 a second."""
+"""Records that are compared with all stored ones: half a second of the paper's 8,000 a second."""
 
 _REFERENCE = 400
 _REFERENCE_VALUES = 200
@@ -106,7 +106,7 @@ def _row(form: str, slots: int, cores: int, per_s: float) -> dict[str, Any]:
 
 
 def _one_thread(asked: ScaleJoinParameters) -> list[dict[str, Any]]:
-    """Return both kernels on the same records; the index's time has the making of it."""
+    """Return both kernels on the same records; the index's time includes building it."""
     stored, probe = _records(asked.stored, asked.seed), _records(_PROBES, asked.seed + 1)
     band = Band(_WIDTH, _WIDTH, asked.stored)
     warm = _records(10, 0)
@@ -173,7 +173,7 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return each form's comparisons per second and core over every pair's in one thread.
 
-    Beside them stands what was to be reached, which is a rate and no ratio: ``target_per_s``.
+    Beside them is the target, which is a rate and not a ratio: ``target_per_s``.
     """
     (alone,) = (row for row in rows if row["form"] == "every pair, 1T")
     found = []

@@ -1,4 +1,4 @@
-"""``headgate bench tuple-buffer``: figure 7 with its parameters open."""
+"""Runs ``headgate bench tuple-buffer``: figure 7 with free parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and pairs of words for real: a slot reads every tweet, or gets a copy for each of its keys."""
+"""Counts words and pairs in processes: a slot reads every tweet, or gets a copy for each of its keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ I64 = npt.NDArray[np.int64]
 
 KEY_GROUPS = 128
 _TABLE = 1 << 18
-"""Room for the keys of all different tweets, 126,504 at any distance, and as much again."""
+"""Size of the hash table: about twice the keys of all different tweets, 126,504 at any distance."""
 
 _FED_AT_ONCE = 64
 _STEP_S = 0.001
@@ -35,7 +35,7 @@ _MIX = 0x9E3779B1
 
 @dataclass(frozen=True)
 class Count:
-    """Describes a count: the records, the number of slots, and the way of records to slots.
+    """Describes a count: the records, the number of slots, and how records get to slots.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Count:
 
     @contextmanager
     def running(self) -> Iterator[list[SlotProcesses]]:
-        """Start slots and source, and end them afterwards; without sharing, each slot on its own."""
+        """Start slots and source, end them afterwards; unless shared, each slot has its own buffer."""
         with ExitStack() as stack:
             groups = [
                 stack.enter_context(SlotProcesses(setup, Path(stack.enter_context(_directory()))))

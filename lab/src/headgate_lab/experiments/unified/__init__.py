@@ -1,5 +1,5 @@
-"""The unified policy on the workload of each paper, beside that paper's own policy.
+"""Compares the unified policy with each paper's own policy, on that paper's workload.
 
-Belongs here: what is compared, and what counts as ahead. Does not belong here: the workloads and the
-engines, which are those of the papers' figures.
+Belongs here: the comparisons and the criterion for being ahead. Does not belong here: the workloads and
+the engines, which are those of the papers' figures.
 """

@@ -1,4 +1,4 @@
-"""A comparison on one workload: rows, and whether the unified policy is ahead of each rival."""
+"""Compares policies on one workload and says whether the unified policy is ahead of each rival."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """Holds the measures of a row.
+    """Describes a measure that policies are compared by.
 
     Attributes
     ----------
     key : str
-        Of the row.
+        Its key in a row.
     more : bool
         Whether more is better.
     within : float
-        By how much a policy may be worse and still count as equal, in the measure's own unit.
+        Difference up to which policies count as equal, in the measure's own unit.
     """
 
     key: str
@@ -35,15 +35,15 @@ class Measure:
 
 @dataclass(frozen=True)
 class Beside:
-    """One workload.
+    """Holds the comparison on one workload.
 
     Attributes
     ----------
     measures : sequence of Measure
-        The first is what the paper's policy is for.
+        The first is the aim of the paper's policy.
     ours, rivals, also : Row, sequence of Row
-        Each with ``policy`` and the measures. Rivals are the paper's own, as it sets them; what is
-        `also` shown says what else would have been had, and has no say in whether ours is ahead.
+        Each with ``policy`` and the measures. Rivals are the paper's own policies with its parameters;
+        the rows of `also` are shown, but do not affect whether ours is ahead.
     """
 
     workload: str
@@ -60,7 +60,7 @@ class Beside:
 
     @property
     def verdicts(self) -> list[Row]:
-        """Per rival the lead in each measure, and whether ours is ahead in the first, behind in none."""
+        """Per rival: the lead in each measure; whether ours is ahead in the first, behind in none."""
         return [self._verdict(rival) for rival in self.rivals]
 
     def _verdict(self, rival: Row) -> Row:

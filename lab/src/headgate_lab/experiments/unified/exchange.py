@@ -1,4 +1,4 @@
-"""StreamSwitch's trading day, figure 5: success at no more slots."""
+"""Compares policies on StreamSwitch's trading day, figure 5: success at no more slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARGINS = (0.0, 0.1, 0.2, 0.3)
 
 
 class _Plan(Plan):
-    """StreamSwitch with several margins, and ours."""
+    """Names the policies of a run: StreamSwitch with several margins, and ours."""
 
     def policies(self) -> list[str]:
         """Return ours first."""
@@ -21,14 +21,14 @@ class _Plan(Plan):
 
 
 def compare(shorter: float) -> Beside:
-    """Return ours beside StreamSwitch at ours' number of slots, between the points of its margins.
+    """Return ours and StreamSwitch at the same slots, interpolated between the points of its margins.
 
-    Its baseline, which may have more slots or fewer, is shown as well.
+    Its baseline, which may have more or fewer slots, is shown as well.
 
     Parameters
     ----------
     shorter : float
-        By how much the day is shorter than the paper's.
+        Factor by which the day is shorter than the paper's.
     """
     points = sweep(_Plan(_MARGINS, (), shorter), [Trading("")])[0]
     ours = next(point for point in points if point["policy"] == POLICY)

@@ -1,4 +1,4 @@
-"""Henge's two days of web servers' loads, figure 12: satisfaction, slots and actions."""
+"""Compares policies on Henge's two days of web loads, figure 12: satisfaction, slots and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURES = (Measure("satisfaction", more=True), Measure("slots"), Measure("chang
 
 
 def rates(directory: Path | None) -> dict[str, Rate]:
-    """Return the day of both logs; without them a day that rises fivefold and one that rises tenfold.
+    """Return the day of both logs; without them, synthetic days that rise fivefold and tenfold.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def _made(night: float, more: float) -> Rate:
 
 
 def compare(directory: Path | None, *, jobs: int, days: int = 2) -> list[Beside]:
-    """Return ours beside Henge, where a change restarts a job and where it holds in place."""
+    """Return ours and Henge, both with changes that restart a job and with changes in place."""
     inputs = rates(directory)
     named = "two logs" if directory is not None else "made days"
     changes = {"restarts as on Storm": STORM.change, "changes in place": IN_PLACE}

@@ -1,4 +1,4 @@
-"""STRETCH's twenty minutes of random phases, figure 11: slots and latency of a join."""
+"""Compares policies on STRETCH's random phases, figure 11: slots and latency of a join."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = "unified(0.2, 2, even=1)"
 """Slots share memory, so moves are free; it looks as far ahead as STRETCH's own second controller."""
 
 BOUND_S = 0.1
-"""Of the mean latency: the tenth of a second that the simulated exchange alerts at. Chosen."""
+"""Bound of the mean latency: the alert threshold of the simulated exchange. Chosen."""
 
 MEASURES = (
     Measure("slots"),
@@ -30,7 +30,7 @@ MEASURES = (
 
 
 def compare(seeds: Sequence[int], length_s: float) -> Beside:
-    """Return ours beside STRETCH's two controllers; rows are means over the seeds."""
+    """Return ours and STRETCH's two controllers; rows are means over the seeds."""
     policies = [POLICY, "threshold", PREDICTIVE]
     found = run_all(_measured, [(name, seed, length_s) for name in policies for seed in seeds])
     each = len(seeds)

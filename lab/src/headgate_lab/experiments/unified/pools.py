@@ -1,4 +1,4 @@
-"""PSPS's applications, tables IV to XII: its four measures, with nothing dropped."""
+"""Compares policies on PSPS's applications, tables IV to XII: its four measures, nothing dropped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate_lab.experiments.psps.runs import KEEPING, Case, Load, row, run_onc
 from headgate_lab.experiments.unified.beside import Beside, Measure
 
 INTERVAL_S = 10.0
-"""Time between two decisions of ours, seconds. PSPS's own is 30 s, tuned by its authors (V-B); both are
-shown with both, and degradation is counted over PSPS's for all."""
+"""Time between two decisions of ours, seconds. PSPS's own is 30 s, tuned by its authors (V-B). Both
+policies are shown with both intervals; degradation is always counted over PSPS's."""
 
 _PSPS_S = KEEPING.interval_s
 
@@ -35,12 +35,12 @@ LOADS = {
 
 
 def compare(name: str, load: Load, seeds: Sequence[int]) -> Beside:
-    """Return ours every 10 s beside PSPS every 30 s, and both with the other's interval.
+    """Return ours every 10 s and PSPS every 30 s, and both with the other's interval.
 
     Parameters
     ----------
     seeds : sequence of int
-        Each run's; rows are means.
+        One per run; rows are means.
     """
 
     def measured(make: Callable[[], ReplicaPolicy], interval_s: float) -> dict[str, Any]:

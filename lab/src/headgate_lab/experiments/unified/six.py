@@ -1,9 +1,9 @@
-"""Six jobs whose loads change, at budgets from scarce to enough: whose division of the slots serves most.
+"""Compares policies that divide slots among six jobs, at budgets from scarce to sufficient.
 
-No figure of a paper. Each job is one operator whose mean load needs 4 slots. Its load is one of the
-generated kinds or, where the directory of the real traces is named, a part of one of them, drawn by lot.
-`mean < 1 s`, judged over a minute at the end of every round of ten seconds. The oracle knows the next
-minute: it serves as many jobs as the budget has room for, those that need least first.
+This is no paper's figure. Each job is one operator whose mean load needs 4 slots. Its load is one of the
+generated kinds or, if the directory of the real traces is given, a random part of one of them. The SLO
+`mean < 1 s` is judged over a minute at the end of every round of ten seconds. The oracle knows the next
+minute: it serves as many jobs as the budget allows, those that need least first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ F64 = npt.NDArray[np.float64]
 
 KINDS = ("sinusoid", "steps", "ramp", "flash", "mmpp", "silence")
 BUDGETS = (10, 12, 14, 16, 20, 24, 28, 34, 42, 56, 80)
-"""Slots of the operators that work; the mean of all loads together needs 24."""
+"""Slots for the jobs' operators; the mean of all loads together needs 24."""
 
 SERVICE_S = 0.1
 MEAN_SLOTS = 4.0
@@ -45,7 +45,7 @@ LENGTH_S = 3600.0
 WARM_UP_S = 300.0
 _AHEAD_S = 60.0
 _MARGIN = 1.0 / (1.0 - SERVICE_S / BOUND_S)
-"""Slots above the load at which the projected latency is within the bound."""
+"""Slots, as a multiple of the load, at which the projected latency is within the bound."""
 
 
 _TRACES = (
@@ -58,11 +58,11 @@ _MINUTE_S = 10.0
 """Seconds in which a minute of a trace is played. Chosen."""
 
 _REQUESTS_LEAST = 5.0
-"""Requests a minute that a part of a trace has at the least, in the mean. Chosen."""
+"""Least mean requests per minute of a part of a trace. Chosen."""
 
 
 class FleetOracle:
-    """Whoever knows the next minute of every job."""
+    """Divides slots knowing the next minute of every job."""
 
     def __init__(self, rates: Mapping[str, Rate]) -> None:
         self._rates = rates
@@ -102,7 +102,7 @@ def run(request: Request) -> dict[str, Any]:
 def measure(
     *, seeds: int, budgets: tuple[int, ...] = BUDGETS, directory: Path | None = None
 ) -> dict[str, Any]:
-    """Return the same over so many draws of the six loads; of the real traces where they are given."""
+    """Return the same over several draws of the six loads, from the real traces if they are given."""
     items = [(budget, seed, directory) for budget in budgets for seed in range(seeds)]
     found = run_all(_one, items)
     rows = []
@@ -125,7 +125,7 @@ def measure(
 
 
 def _one(item: tuple[int, int, Path | None]) -> dict[str, tuple[float, float, float, float]]:
-    """Return what each policy comes to with one budget and one draw of the loads."""
+    """Return the result of each policy with one budget and one draw of the loads."""
     budget, seed, directory = item
     rates = _rates(seed) if directory is None else _real_rates(directory, seed)
     watched = WARM_UP_S - 10.0
@@ -173,7 +173,7 @@ def _rates(seed: int) -> dict[str, Rate]:
 
 
 def _real_rates(directory: Path, seed: int) -> dict[str, Rate]:
-    """Return six parts of the real traces, drawn by lot, each six hours of the trace."""
+    """Return six random parts of the real traces, each six hours long."""
     draw = np.random.default_rng([len(KINDS), seed])
     time_s: F64 = np.arange(0.0, LENGTH_S + _AHEAD_S + 1.0)
     minutes = math.ceil(time_s[-1] / _MINUTE_S) + 1

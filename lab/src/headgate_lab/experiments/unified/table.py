@@ -1,11 +1,11 @@
-"""One table: the unified policy against each paper's own, on that paper's own workload.
+"""Tabulates the unified policy against each paper's own, on that paper's workload.
 
-No paper has it. StreamSwitch on its trading day, PSPS on its applications, Henge on two days of web
-servers' loads, STRETCH's controllers on twenty minutes of random phases. *Ahead* is better in what the
-paper's policy is for, and worse in nothing else that is measured.
+This is no paper's table. StreamSwitch runs on its trading day, PSPS on its applications, Henge on two
+days of web servers' loads, STRETCH's controllers on twenty minutes of random phases. *Ahead* means
+better in the aim of the paper's policy and worse in no other measure.
 
 Differs from the papers' figures: the trading day is shorter; PSPS drops nothing; without the directory of
-the logs, Henge's input is two made days.
+the logs, Henge's input is two synthetic days.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Return the rows of all workloads, and per rival by how much the unified policy leads."""
+    """Return the rows of all workloads and, per rival, the lead of the unified policy."""
     quick = request.quick
     seeds = psps_seeds(quick)
     return table(
@@ -48,7 +48,7 @@ def table(parts: Sequence[Beside]) -> dict[str, Any]:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Return, per workload, each policy's first measure against its slots, or what it saved."""
+    """Return, per workload, each policy's first measure against its slots or its savings."""
     workloads = list(dict.fromkeys(row["workload"] for row in data["rows"]))
     figure, axes = panels(2, -(-len(workloads) // 2))
     for panel, workload in zip(axes, workloads, strict=False):

@@ -1,4 +1,4 @@
-"""Defines behaviours of operators with a record: from nothing at all to windows per key."""
+"""Defines the behaviours of operators, from a pass-through to windows per key."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NOTHING: tuple[Record, ...] = ()
 
 @dataclass(slots=True)
 class Held:
-    """The state of what moves with a key: a key group, or a part of one.
+    """Holds the state of a unit of migration: a key group, or a part of one.
 
     Attributes
     ----------
     state_bytes : float
-        What it weighs when it travels.
+        Size of the state in a transfer.
     values : dict of int to Any
-        Key -> what the operator keeps.
+        Key -> state of the operator.
     """
 
     state_bytes: float = 0.0
@@ -32,34 +32,34 @@ class Behaviour(Protocol):
     """Defines the behaviour of an operator."""
 
     def record(self, held: Held, record: Record) -> Sequence[Record]:
-        """Take a record and return what is put out at once; a marker is among it."""
+        """Process a record, and return its immediate output; a marker is always part of it."""
 
     def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
-        """Return what is due once no record before `watermark_s` follows."""
+        """Return the output that is due when the watermark reaches `watermark_s`."""
 
 
 class Pass:
-    """Puts out what comes in, and keeps nothing."""
+    """Emits each record unchanged, and has no state."""
 
     def record(self, held: Held, record: Record) -> Sequence[Record]:
         """Return the record itself."""
         return (record,)
 
     def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
-        """Return nothing."""
+        """Return no records."""
         return NOTHING
 
 
 @dataclass(frozen=True)
 class Weigh(Pass):
-    """Keeps state of which only the size matters; puts out markers alone, as a window does.
+    """Models only the size of state; emits only markers, as a window does.
 
     Parameters
     ----------
     bytes_per_record : float
-        By which the state grows.
+        Growth of the state per record.
     every : bool
-        Put out every record, as an aggregate without a window does.
+        Emit every record, as an aggregate without a window does.
     """
 
     bytes_per_record: float = 0.0
@@ -73,18 +73,18 @@ class Weigh(Pass):
 
 @dataclass(frozen=True)
 class Windows:
-    """Count and greatest number per key and sliding event-time window.
+    """Computes count and largest record number per key and sliding event-time window.
 
-    Puts out ``(window start, count, greatest number)`` when the watermark passes the end of a
-    window, once; a record whose last window has been put out is a fault of the method that moved
-    its state, and put out as ``("late", time)``.
+    Emits ``(window, count, largest number)`` once, when the watermark reaches the end of a window. A
+    record of a window that has been emitted is an error of the method that moved the state; for each
+    such window ``("late", window)`` is emitted.
     """
 
     size_s: float
     slide_s: float
 
     def record(self, held: Held, record: Record) -> Sequence[Record]:
-        """Count the record in every window that holds it."""
+        """Count the record in every window that contains it."""
         windows = held.values.setdefault(record.key, {})
         put_out_s = held.values.get(-1, float("-inf"))
         last = math.floor(record.time_s / self.slide_s)

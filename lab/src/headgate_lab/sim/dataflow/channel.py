@@ -1,4 +1,4 @@
-"""A channel: an output cache, a packet on its way, an input cache."""
+"""Simulates a channel: an output cache, a packet under way, an input cache."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Network:
     Attributes
     ----------
     latency_s : float
-        Of a packet, a priority message, a command.
+        Latency of a packet, a priority message or a command.
     records_per_s : float
-        Of one channel.
+        Throughput of one channel.
     output_records, input_records : int
-        Room of a channel's caches. A sender that filled an output cache stops, the element that
-        filled it excepted.
+        Capacities of a channel's caches. A sender stops when an output cache is full; the last element
+        may exceed the capacity.
     state_bytes_per_s : float
-        Of one slot's state transfers; one at a time, in and out.
+        Bandwidth of a slot's state transfers; a slot has one transfer at a time.
     state_unit_s : float
-        What each transfer takes beside: extracting, serialising, handing over.
+        Additional time of each transfer, for extraction, serialisation and handover.
     """
 
     latency_s: float = 0.001
@@ -46,23 +46,23 @@ class End(Protocol):
     barrier: int
 
     def wake(self) -> None:
-        """Go on if there is anything to do."""
+        """Go on with the next element or call, if there is one."""
 
     def receive_first(self, channel: Any, signal: Signal) -> None:
-        """Take a signal that overtook all."""
+        """Receive a priority signal, which has overtaken all elements."""
 
     def reached(self, channel: Any, packet: Sequence[Element]) -> None:
-        """Take note of a packet that has arrived."""
+        """Handle the arrival of a packet."""
 
 
 SlotEnd = TypeVar("SlotEnd", bound=End)
 
 
 class ChannelBetween(Generic[SlotEnd]):
-    """Carries elements from one slot to another, in order, with back-pressure by credit.
+    """Carries elements from one slot to another, in order, with credit-based back-pressure.
 
-    A packet leaves as soon as the one before has arrived, with what the output cache holds and the
-    input cache has room for. Control elements need no room.
+    A packet leaves as soon as the previous one has arrived, with the elements of the output cache for
+    which the input cache has room. Control elements need no room.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class ChannelBetween(Generic[SlotEnd]):
     flying : list of Element
         The packet under way.
     blocked : bool
-        Whether the receiver aligns: it takes nothing from here.
+        Whether the receiver takes no elements from this channel, since it aligns.
     listed : bool
-        Whether the receiver has it among the channels that it may take from.
+        Whether the channel is in the receiver's list `available`.
     watermark_s : float
     barrier : int
-        The last checkpoint barrier that the receiver took from here.
+        The last checkpoint barrier that the receiver took from this channel.
     """
 
     __slots__ = (
@@ -123,12 +123,12 @@ class ChannelBetween(Generic[SlotEnd]):
         return element
 
     def send_first(self, signal: Signal) -> None:
-        """Send a message that overtakes all: it is handed over after the latency alone."""
+        """Send a signal that overtakes all elements, and arrives after the latency alone."""
         delay_s = self.network.latency_s
         self.sender.clock.after(delay_s, self.receiver.receive_first, self, signal)
 
     def rewrite(self, waiting: deque[Element]) -> None:
-        """Replace the output cache: a method of scaling re-sorts it."""
+        """Replace the output cache, after a method of scaling has changed its elements."""
         before = self.waiting_records
         self.waiting = waiting
         self._weigh(sum(element.count for element in waiting) - before)
@@ -141,7 +141,7 @@ class ChannelBetween(Generic[SlotEnd]):
         return found[-1] if found else None
 
     def _weigh(self, records: int) -> None:
-        """Count what came into or left the output cache, and tell the sender whether it is full."""
+        """Update the size of the output cache, and tell the sender whether the cache is full."""
         if not records:
             return
         limit = self.network.output_records

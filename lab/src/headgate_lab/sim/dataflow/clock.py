@@ -1,4 +1,4 @@
-"""Virtual time: what happens next, and in which order."""
+"""Runs scheduled calls in virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[..., None]
 
 
 class Clock:
-    """Calls what was asked for, in the order of time; at one time, in the order of asking.
+    """Runs scheduled calls by time; calls of the same time in the order in which they were scheduled.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Clock:
         heapq.heappush(self._due, (self.now_s + delay_s, self._asked, action, arguments))
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Live through everything that is due up to `until_s`, or until nothing is due."""
+        """Run all calls that are due up to `until_s`, or until none is scheduled."""
         due = self._due
         while due and due[0][0] <= until_s:
             self.now_s, _, action, arguments = heapq.heappop(due)

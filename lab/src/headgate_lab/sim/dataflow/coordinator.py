@@ -1,4 +1,4 @@
-"""The scale coordinator: a request becomes steps, steps are launched, the end releases all."""
+"""Coordinates scaling: makes steps of a request, launches them, and ends the operation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Moves = Mapping[int, tuple[int, int]]
 
 @dataclass(eq=False)
 class Step:
-    """Holds the subscales of one signal: those that are launched together.
+    """Holds the subscales of one signal, which are launched together.
 
     Attributes
     ----------
     subscales : tuple of Subscale
-        In key groups.
+        Subscales, in key groups.
     source_of, destination_of : dict of int to int
         Unit -> slot.
     missing : set of int
-        Units that do not serve at their new slot yet.
+        Units that are not served at their new slot yet.
     unsettled : set of int
-        Units that still need their method to know of the move.
+        Units whose move the method still tracks.
     """
 
     number: int
@@ -42,20 +42,20 @@ class Step:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Return the moves, in order."""
+        """Return the units that move, in order."""
         return tuple(self.source_of)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Holds the times that are the same for all methods.
+    """Holds the times that all methods share.
 
     Attributes
     ----------
     deploy_s : float
-        From the request until new slots run.
+        Time from the request until new slots run.
     round_s : float
-        Between two launches of a method that launches in rounds; DRRS's code has 1 s.
+        Time between two launches of a method that launches in rounds; 1 s in DRRS's code.
     """
 
     deploy_s: float = 0.0
@@ -63,11 +63,11 @@ class Timing:
 
 
 class Method(Protocol):
-    """A way to move state while records flow."""
+    """Defines a method that moves state while records flow."""
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the method's name in tables."""
 
     @property
     def parts(self) -> int:
@@ -75,10 +75,10 @@ class Method(Protocol):
 
     @property
     def in_rounds(self) -> bool:
-        """Return whether it launches one step per round, as DRRS's scheduler does."""
+        """Return whether the method launches one step per round, as DRRS's scheduler does."""
 
     def steps(self, moves: Moves) -> Sequence[tuple[Subscale, ...]]:
-        """Return what moves together, in order."""
+        """Return the subscales of each step, in order."""
 
     def admit(
         self,
@@ -87,29 +87,29 @@ class Method(Protocol):
         held: Sequence[int],
         busy: Sequence[float],
     ) -> Sequence[int]:
-        """Return which of the waiting steps may start, as indices.
+        """Return the indices of the waiting steps that may start.
 
-        `held` has the key groups of each slot, `busy` the share of time that it served lately.
+        `held` has the number of key groups of each slot, `busy` its recent share of time with records.
         """
 
     def handler(self, slot: Slot, scaling: Scaling) -> Handler:
-        """Return what a slot of the scaling operator has while scaling."""
+        """Return the handler of a slot of the scaling operator."""
 
     def launch(self, step: Step, scaling: Scaling) -> None:
         """Send the signals of a step."""
 
 
 class Scaling:
-    """Scaling of one operator: at most one operation at a time, which a later request takes over.
+    """Scales one operator, with at most one operation at a time, which a later request supersedes.
 
     Attributes
     ----------
     owner : list of int
         Key group -> slot, as of the last launch.
     running : list of Step
-        Launched, some unit not yet serving at its new slot.
+        Launched steps with units that are not served at their new slot yet.
     settling : list of Step
-        Launched, not yet settled; a superset of `running`.
+        Launched steps that are not settled; a superset of `running`.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Scaling:
         self._shares: dict[Slot, float] = {}
 
     def request(self, target: Assignment) -> None:
-        """Scale to an assignment, now; what an earlier request has not launched yet is dropped.
+        """Scale to an assignment; steps of an earlier request that are not launched yet are dropped.
 
         References
         ----------
-        DRRS IV-B1. Differs: subscales that were launched are finished, not torn up; their groups
-        go on to where the new request wants them.
+        DRRS IV-B1. Differs: launched subscales are completed, not divided; then their groups move to the
+        slots of the new request.
         """
         self._log("requested", slots=target.slots)
         if self._active:
@@ -158,13 +158,13 @@ class Scaling:
         return self.flow.slots[self.operator][index]
 
     def relay(self, handler: Callable[[Slot], Handler]) -> None:
-        """Give every slot before the scaling operator a handler, if it has none."""
+        """Give every slot upstream of the scaling operator a handler, unless it has one."""
         for slot in self.flow.upstream_of(self.operator):
             if slot not in self.handlers:
                 slot.handler = self.handlers[slot] = handler(slot)
 
     def served(self, step: Step, unit: int) -> None:
-        """Take note that a unit serves at its new slot."""
+        """Record that a unit is served at its new slot."""
         step.missing.discard(unit)
         if not step.missing and step in self.running:
             self.running.remove(step)
@@ -172,7 +172,7 @@ class Scaling:
             self._go_on()
 
     def settled(self, step: Step, unit: int) -> None:
-        """Take note that nothing is left of the move of a unit."""
+        """Record that the move of a unit is complete."""
         step.unsettled.discard(unit)
         if not step.unsettled and step in self.settling:
             self.settling.remove(step)
@@ -209,7 +209,7 @@ class Scaling:
         self._go_on()
 
     def _plan(self) -> None:
-        """Make steps of what is neither where it should be nor on its way."""
+        """Make steps for the groups that are not at their target slot and not under way."""
         if not self._deployed:
             return
         busy = {
@@ -238,7 +238,7 @@ class Scaling:
     def _go_on(self) -> None:
         if not self.waiting and not self.settling and self._deployed:
             self._finish()
-        elif self.waiting and not self._in_round:  # else the round that is due looks again
+        elif self.waiting and not self._in_round:  # otherwise the next round launches
             self._launch()
 
     def _launch(self) -> None:
@@ -260,7 +260,7 @@ class Scaling:
             self.flow.clock.after(self.timing.round_s, self._launch)
 
     def _busy(self, slots: int) -> list[float]:
-        """Return the share of time that each slot served since this was asked before."""
+        """Return the share of time that each slot served since the last call."""
         now_s, there = self.flow.clock.now_s, self.flow.slots[self.operator]
         if now_s > self._looked_s:
             passed_s, self._looked_s = now_s - self._looked_s, now_s
@@ -284,7 +284,7 @@ class Scaling:
         self.method.launch(step, self)
 
     def _finish(self) -> None:
-        """Put plain input handling back: nothing of the operation is left (DRRS IV-A)."""
+        """End the operation: remove all handlers (DRRS IV-A)."""
         if not self._active:
             return
         self._active = False
@@ -300,7 +300,7 @@ class Scaling:
 
 
 class Links:
-    """State on its way: a slot sends one unit at a time, and receives one at a time."""
+    """Transfers state: a slot takes part in one transfer at a time."""
 
     def __init__(self, flow: Dataflow) -> None:
         self._flow = flow
@@ -315,9 +315,9 @@ class Links:
         *,
         urgent: bool = False,
     ) -> None:
-        """Have ``send()`` called, which must end in `carry`, once both ends are free.
+        """Call ``send()``, which must end in `carry`, when both slots are free.
 
-        What is urgent goes before all that waits.
+        An urgent transfer comes before all waiting ones.
         """
         self._waiting.insert(0 if urgent else len(self._waiting), (source, destination, send))
         self._next()
@@ -325,7 +325,7 @@ class Links:
     def carry(
         self, source: Slot, destination: Slot, state_bytes: float, arrive: Callable[[], None]
     ) -> None:
-        """Have ``arrive()`` called once so many bytes got there; the ends are free before."""
+        """Call ``arrive()`` when the bytes have arrived; both slots are free a latency earlier."""
         network = self._flow.job.network
         delay_s = network.state_unit_s + state_bytes / network.state_bytes_per_s
         self._flow.clock.after(delay_s, self._free, source, destination)

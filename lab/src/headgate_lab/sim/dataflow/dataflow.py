@@ -1,4 +1,4 @@
-"""A job on slots and channels, and one run of it."""
+"""Builds the slots and channels of a job, and runs it."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class OperatorModel:
-    """One operator of a job.
+    """Describes one operator of a job.
 
     Attributes
     ----------
     cost_s : float
-        Of a record at one slot; of a source what it can read at most.
+        Service time of a record at a slot; for a source, the least time between two records.
     parents : tuple of str
         Empty for a source.
     key_groups : int
-        0 if records go round.
+        0 if records are distributed round-robin.
     state_bytes : tuple of float
-        By key group; empty: nothing to begin with.
+        Initial state by key group; empty: no state.
     arrivals : tuple of Arrivals
-        Of a source, by slot.
+        Arrivals of a source, by slot.
     speeds : tuple of float
-        Of slot i, in turn: a record takes ``cost_s / speed`` there. Slots of unlike hosts differ.
+        Relative speeds of the slots, repeated in turn: a record takes ``cost_s / speed``.
     """
 
     name: str
@@ -69,18 +69,18 @@ class OperatorModel:
 
 @dataclass(frozen=True)
 class Job:
-    """Operators, parents first, each with one child at most.
+    """Describes a job: operators, parents first, each with at most one child.
 
     Attributes
     ----------
     count : int
         Records per element.
     marker_every : int
-        Every so many elements of a source slot are timed; 0: none.
+        One in `marker_every` elements of a source slot is a marker; 0: none.
     watermark_s : float
-        Between two watermarks of a source; 0: none but the last.
+        Time between two watermarks of a source; 0: only the last watermark.
     command_s : tuple of float
-        What the coordinator's commands to slot i take beside the network's latency, in turn.
+        Delay of the coordinator's commands to a slot beyond the network's latency, repeated in turn.
     """
 
     operators: tuple[OperatorModel, ...]
@@ -100,20 +100,20 @@ class Job:
 
 
 class Source(Slot):
-    """A slot that reads arrivals: late ones, too, as soon as it can (they wait in the log it reads).
+    """Reads arrivals when they are due, or later, as soon as possible (they wait in a log).
 
     Attributes
     ----------
     place : int
-        The next arrival.
+        Number of the next arrival.
     arrivals : Arrivals
     put_out : dict of int to int
-        Second -> records put out: the throughput (DRRS V-A).
+        Second -> records emitted: the throughput (DRRS V-A).
     """
 
     def set_up(self, job: Job, arrivals: Arrivals, place: int = 0) -> None:
-        """Begin to read at arrival number `place`."""
-        # Python's own numbers: an array's would be made anew at every access.
+        """Prepare to read from arrival number `place` on."""
+        # Python numbers: an array would create a new object at every access.
         self._times_s: list[float] = arrivals.times_s.tolist()
         self._keys: list[int] = arrivals.keys.tolist()
         self.place, self.arrivals, self._job = place, arrivals, job
@@ -126,7 +126,7 @@ class Source(Slot):
         self._marked_s = float("-inf")
 
     def step(self) -> bool:
-        """Read the next arrival if it is there."""
+        """Read the next arrival if it is due."""
         if self.place >= len(self._times_s):
             if not self._ended and self.edge is not None:
                 self.edge.watermark(float("inf"))
@@ -157,14 +157,14 @@ class Source(Slot):
 
 
 class Dataflow:
-    """A job's slots and channels on a clock.
+    """Runs a job's slots and channels on a clock.
 
     Parameters
     ----------
     parts : mapping of str to int
-        Operator -> units per key group: 1, unless its method moves less than a key group.
+        Operator -> units per key group: 1, unless its method moves parts of key groups.
     assignments : mapping of str to Assignment, optional
-        Of keyed operators that do not begin with even ranges.
+        Initial assignments of keyed operators; the default is equal ranges.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Dataflow:
                 slot.store.update(held)
 
     def add_slots(self, operator: str, count: int) -> list[Slot]:
-        """Start more slots of an operator, with the channels and the table that the others have."""
+        """Start more slots of an operator, with the channels and the routing table of the others."""
         model, slots = self.models[operator], self.slots[operator]
         kind = Slot if model.parents else Source
         added = []
@@ -222,7 +222,7 @@ class Dataflow:
         return [s for slots in self.slots.values() for s in slots if isinstance(s, Source)]
 
     def sinks(self) -> list[Slot]:
-        """Return the slots that put nothing on."""
+        """Return the slots without a child operator."""
         return [s for slots in self.slots.values() for s in slots if s.edge is None]
 
     def units(self, operator: str, groups: Sequence[int]) -> tuple[int, ...]:
@@ -231,7 +231,7 @@ class Dataflow:
         return tuple(group * parts + part for group in groups for part in range(parts))
 
     def command(self, slot: Slot, action: Callable[..., None], *arguments: object) -> None:
-        """Have a slot called between two records, after what a command takes to get there.
+        """Call an action at a slot, between two records, after the delay of a command.
 
         Commands to one slot arrive in the order in which they were given.
         """
@@ -240,19 +240,19 @@ class Dataflow:
         self.clock.after(delay_s, slot.post, action, *arguments)
 
     def checkpoint(self, number: int) -> None:
-        """Have the sources send checkpoint barrier `number`; numbers ascend from 1."""
+        """Make the sources send checkpoint barrier `number`; numbers ascend from 1."""
         for source in self.sources():
             source.post(source.checkpoint, number)
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Run up to a time, or until nothing happens any more."""
+        """Run up to a time, or until no call is scheduled."""
         if self.clock.now_s == 0.0:
             for source in self.sources():
                 self.clock.after(0.0, source.wake)
         self.clock.run(until_s)
 
     def outputs(self) -> list[tuple[float, Record]]:
-        """Return what reached the sinks, by time."""
+        """Return the outputs of the sinks, by time."""
         found = [item for slot in self.sinks() for item in slot.collected]
         return sorted(found, key=lambda item: item[0])
 
@@ -262,7 +262,7 @@ class Dataflow:
         feeding = self.parents_of(model.name)
         slot.barrier = min((parent.barrier for parent in feeding), default=0)
         if slot.barrier:
-            slot.snapshots[slot.barrier] = Snapshot()  # it had nothing when that was taken
+            slot.snapshots[slot.barrier] = Snapshot()  # the new slot had no state then
         for parent in feeding:
             channel = ChannelBetween(parent, slot, network)
             slot.attach(channel)
@@ -271,7 +271,7 @@ class Dataflow:
             parent.edge.channels.append(channel)
         child = self.children.get(model.name)
         if child in self.slots:
-            # The operator after this one is there already: this slot comes late, for a scale-out.
+            # The child operator exists already: this slot is added by a scale-out.
             slot.edge = Edge([], self._table(child), self.parts.get(child, 1))
             for receiver in self.slots[child]:
                 channel = ChannelBetween(slot, receiver, network)

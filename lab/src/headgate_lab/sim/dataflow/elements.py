@@ -1,6 +1,6 @@
 """Defines the elements of a channel: records, and the control elements between them.
 
-Every element has `count`, the room that it takes in a cache; that of control elements is 0.
+Every element has `count`, its size in a cache; the size of control elements is 0.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """Records of one key that travel together.
+    """Stands for records of one key that travel together.
 
     Attributes
     ----------
     time_s : float
-        When its source should have had it, whatever the back-pressure: the event time too.
+        Due time at the source, whatever the back-pressure; also the event time.
     count : int
-        How many records it stands for; >= 1.
+        Number of records; >= 1.
     unit : int
-        What moves with its key: a key group, or a part of one; set at every keyed edge.
+        Unit of migration: a key group, or a part of one; set at every keyed edge.
     marker : bool
-        Whether it is timed: it then passes windows at once and on to the sink (DRRS V-A).
+        Whether its latency is measured: it then passes windows at once, up to the sink (DRRS V-A).
     origin, number : int
-        Its source slot, and its place among that slot's records of the key.
+        Source slot, and position among that slot's records of the key.
     value : Any
-        What the operators make of it.
+        Result of the operators.
     """
 
     key: int
@@ -41,7 +41,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Watermark:
-    """No record with an earlier time follows in this channel."""
+    """Announces that no record with an earlier time follows in this channel."""
 
     time_s: float
     count: ClassVar[int] = 0
@@ -49,16 +49,16 @@ class Watermark:
 
 @dataclass(slots=True, eq=False)
 class Signal:
-    """A scaling signal: what it means is its method's business.
+    """Carries a scaling signal; its meaning depends on the method.
 
     Attributes
     ----------
     kind : str
         *trigger*, *confirm*, *opening* (DRRS) or *coupled* (the others).
     step : Any
-        What it is about: its subscale, or its step.
+        The step of the signal.
     sender : Slot
-        The slot that it comes from, for a signal that is re-routed.
+        The slot that sent the signal, also for a re-routed one.
     """
 
     kind: str
@@ -69,12 +69,12 @@ class Signal:
 
 @dataclass(slots=True, eq=False)
 class Barrier:
-    """A checkpoint barrier, with the signals merged into it (DRRS IV-C).
+    """Carries a checkpoint barrier, with the signals merged into it (DRRS IV-C).
 
     Attributes
     ----------
     riders : list of Signal
-        Answered in this order once the checkpoint is taken.
+        Merged signals, handled in this order once the checkpoint is taken.
     """
 
     number: int

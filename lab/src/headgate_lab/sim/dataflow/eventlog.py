@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened.
+    """Holds one event.
 
     Attributes
     ----------
     slot : str
-        Where, such as ``count/3``; empty for the coordinator.
+        Name of the slot, such as ``count/3``; empty for the coordinator.
     detail : dict
-        What it was about.
+        Further fields, depending on the kind.
     """
 
     at_s: float
@@ -26,12 +26,12 @@ class Event:
 
 
 class EventLog:
-    """Events in the order in which they happened.
+    """Holds the events of a run in their sequence.
 
     Parameters
     ----------
     every_record : bool
-        Whether records that are served and re-routed are told one by one; the signals always are.
+        Whether each served record has an event.
     """
 
     def __init__(self, *, every_record: bool = False) -> None:
@@ -49,5 +49,5 @@ class EventLog:
         self.events.append(Event(at_s, kind, slot, detail))
 
     def of(self, *kinds: str, slot: str | None = None) -> list[Event]:
-        """Return the events of some kinds, of one slot or of all."""
+        """Return the events of some kinds, of one slot or of all slots."""
         return [e for e in self.events if e.kind in kinds and slot in {None, e.slot}]

@@ -10,11 +10,11 @@ from headgate_lab.sim.dataflow.elements import Record, Signal, Watermark
 from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 RECORDS_MAX = 200
-"""Records that record scheduling may set aside (DRRS IV-A)."""
+"""Most records that record scheduling may defer (DRRS IV-A)."""
 
 
 class Verdict(Enum):
-    """Names what may be done with a record now."""
+    """Names the possible actions for a record."""
 
     SERVE = auto()
     WAIT = auto()
@@ -22,24 +22,24 @@ class Verdict(Enum):
 
 
 class Handler:
-    """Serves what may be served; subclasses know when.
+    """Serves the records that may be served; subclasses decide which.
 
-    With record scheduling (DRRS III-B) a slot takes from another channel when the front of one must
-    wait, and when all must, sets records aside, `records_max` at most, never past a watermark and
-    never one of a unit before an earlier one of it. Without, it waits for the front of the channel
-    whose turn it is; signals are taken all the same.
+    With record scheduling (DRRS III-B), if the first record of a channel must wait, a slot takes from
+    another channel. If all first records must wait, it defers records, at most `records_max`, never past
+    a watermark, and keeps the order within a unit. Without record scheduling, it waits for the first
+    record of the channel whose turn it is, but still takes signals.
 
     Parameters
     ----------
     records_max : int
-        Room of the buffer, in records; 0 switches record scheduling off.
+        Capacity of the buffer, in records; 0 switches record scheduling off.
 
     Attributes
     ----------
     deferred : dict of Channel to deque of Record
-        Set aside, in order.
-    ready : deque of Record
-        Were set aside and may be served; before anything from a channel.
+        Deferred records, in order.
+    ready : deque of (Channel, Record)
+        Deferred records that may be served, before all elements of channels.
     """
 
     def __init__(self, slot: Slot, records_max: int = 0) -> None:
@@ -51,36 +51,36 @@ class Handler:
     # What a method says
 
     def verdict(self, channel: Channel, record: Record) -> Verdict:
-        """Return whether the record can be served: its state is here."""
+        """Return the action for a record: serve it if its state is here, otherwise wait."""
         return Verdict.SERVE if record.unit in self.slot.store else Verdict.WAIT
 
     def reroute(self, channel: Channel, record: Record) -> None:
-        """Send on a record whose state has left."""
+        """Re-route a record whose state has left."""
         raise NotImplementedError
 
     def signal(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal in its turn."""
+        """Handle a signal in its turn."""
 
     def first(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal with priority."""
+        """Handle a priority signal."""
 
     def ridden(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal that rode on a checkpoint barrier."""
+        """Handle a signal that was merged into a checkpoint barrier."""
         self.signal(channel, signal)
 
     def watermark(self, channel: Channel, time_s: float) -> None:
-        """Take note of a watermark, before the slot does."""
+        """Handle a watermark, before the slot does."""
 
     def watermark_of(self, unit: int) -> float:
-        """Return up to where a unit that is here may be fired."""
+        """Return the watermark up to which a unit of this slot may emit windows."""
         return self.slot.watermark_s
 
     def output_watermark_s(self) -> float:
-        """Return what the next operator may be told."""
+        """Return the watermark for the next operator."""
         return self.slot.watermark_s
 
     def in_transit(self) -> dict[int, list[Record]]:
-        """Return what the handler holds, by rank."""
+        """Return the records in the handler, by rank."""
         held = [record for _, record in self.ready]
         held += [record for records in self.deferred.values() for record in records]
         return {4: held}
@@ -90,13 +90,13 @@ class Handler:
         return frozenset()
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return how far the subscales of this slot have come."""
+        """Return the progress of the subscales that leave this slot."""
         return []
 
     # Choosing
 
     def step(self) -> bool:
-        """Take one element; return whether there was one that could be taken."""
+        """Take one element; return False if none can be taken."""
         if self.ready:
             channel, record = self.ready.popleft()
             self.deferred_records -= record.count
@@ -110,13 +110,13 @@ class Handler:
         return self._step_front() or (self.records_max > 0 and self._set_aside())
 
     def waits(self) -> bool:
-        """Return whether something is here that waits for state."""
+        """Return whether a record at this slot waits for state."""
         if self.deferred_records:
             return True
         return any(isinstance(c.arrived[0], Record) for c in self._channels())
 
     def release(self) -> None:
-        """Look again at what was set aside, since more may be served than before."""
+        """Check the deferred records again, since more of them may be served now."""
         for channel in list(self.deferred):
             kept: deque[Record] = deque()
             for record in self.deferred[channel]:
@@ -132,7 +132,7 @@ class Handler:
         self.slot.wake()
 
     def close(self) -> None:
-        """Leave what may be served to the slot; nothing may be waiting any more."""
+        """Hand the ready records to the slot; no record may still be deferred."""
         assert not self.deferred, f"{self.slot.name} still holds records back"
         self.slot.special.extend(record for _, record in self.ready)
         self.ready.clear()
@@ -145,7 +145,7 @@ class Handler:
             self.slot.offer(channel)
 
     def _step_front(self) -> bool:
-        """Take the first front that can be taken: of the first channel, or with scheduling of any."""
+        """Take the first element of the first channel, or with scheduling of any channel, if possible."""
         for channel in tuple(self.slot.available):
             if not channel.arrived or channel.blocked:
                 continue
@@ -157,7 +157,7 @@ class Handler:
         return False
 
     def _step_signals(self) -> bool:
-        """Take a signal from the front of any channel: they come from the network on their own."""
+        """Take a signal that is the first element of any channel."""
         for channel in self._channels():
             if isinstance(channel.arrived[0], Signal):
                 return self._take(channel, Verdict.SERVE)
@@ -177,7 +177,7 @@ class Handler:
     def _take(self, channel: Channel, verdict: Verdict) -> bool:
         available = self.slot.available
         element = channel.take()
-        # Where the channel stands in the list, it is next: it goes to the end.
+        # The channel has had its turn, so it goes to the end of the list.
         available.remove(channel)
         channel.listed = False
         self.slot.offer(channel)
@@ -188,7 +188,7 @@ class Handler:
         return True
 
     def _set_aside(self) -> bool:
-        """Set fronts aside until one is found that can be taken, within the buffer."""
+        """Defer first elements, within the buffer's capacity, until one can be taken."""
         for channel in self._channels():
             while channel.arrived:
                 front = channel.arrived[0]

@@ -1,4 +1,4 @@
-"""Judges a run: DRRS's measures, as functions of markers and of the event log."""
+"""Computes DRRS's measures of a run from the event log and from suspensions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ F64 = npt.NDArray[np.float64]
 
 
 def propagation_s(log: EventLog) -> float:
-    """Return the cumulative propagation delay: signal by signal, from injection to start.
+    """Return the cumulative propagation delay of all signals, from injection to start.
 
-    Of a step that starts at several slots the mean of them counts.
+    For a step that starts at several slots the mean counts.
 
     References
     ----------
-    DRRS V-B names it; the definition is that of its code's log as far as it can be read.
+    DRRS V-B names the measure; the definition follows the log of its code.
     """
     return float(sum(_propagation(log).values()))
 
 
 def dependency_s(log: EventLog) -> float:
-    """Return how long a unit waits on average for others, from the request to its own departure.
+    """Return the mean time that a unit waits for others, from the request to its departure.
 
-    What its own signal takes to propagate is not counted. 0 if nothing left.
+    The propagation of its own signal does not count. 0 if no unit left.
 
     References
     ----------
@@ -45,7 +45,7 @@ def dependency_s(log: EventLog) -> float:
 
 
 def dependency_in_step_s(log: EventLog) -> float:
-    """Return the same, counted only from when a unit's own signal let it go."""
+    """Return the mean time from the start of a unit's step at its slot to the unit's departure."""
     started = {(e.detail["step"], e.slot): e.at_s for e in log.of("started")}
     waits = [
         event.at_s - started[event.detail["step"], event.slot]
@@ -74,7 +74,7 @@ def suspension_by_second(
 
 
 def trips(log: EventLog) -> tuple[int, float, int]:
-    """Return how many units travelled more than once, and of all that did the mean and most trips.
+    """Return the number of units that moved more than once, and the mean and largest moves of these.
 
     References
     ----------

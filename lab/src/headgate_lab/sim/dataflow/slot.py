@@ -1,4 +1,4 @@
-"""A slot: one thread that takes elements from its channels and serves one record after the other."""
+"""Simulates a slot, a thread that takes elements from its channels and serves one record at a time."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ from headgate_lab.sim.dataflow.elements import Barrier, Element, Record, Signal,
 from headgate_lab.sim.dataflow.eventlog import EventLog
 
 OLD_RANK, LAST_RANK = 3, 5
-"""Data in transit is replayed rank by rank, so that no record overtakes an older one of its key: what
-was re-routed and received (0), under way (1), in the buffer (2); in the input caches of the old slot
-(3); what the new slot deferred (4), in its input caches (5)."""
+"""Data in transit are replayed by rank, so that no record overtakes an older one of its key. Ranks:
+re-routed records that were received (0), under way (1) and in the buffer (2); records in the input caches
+of the old slot (3); records that the new slot deferred (4), and in its input caches (5). `OLD_RANK` and
+`LAST_RANK` are ranks 3 and 5."""
 
 
 class Handling(Protocol):
-    """Defines the calls of a scaling slot to its handler, in place of taking elements as they come."""
+    """Defines the calls of a scaling slot to its handler; see `handler.Handler`."""
 
     def waits(self) -> bool:
-        """Return whether something is here that waits for state."""
+        """Return whether a record at this slot waits for state."""
 
     def step(self) -> bool:
-        """Take one element; return whether there was one that could be taken."""
+        """Take one element; return False if none can be taken."""
 
     def first(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal with priority."""
+        """Handle a priority signal."""
 
     def ridden(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal that rode on a checkpoint barrier."""
+        """Handle a signal that was merged into a checkpoint barrier."""
 
     def signal(self, channel: Channel, signal: Signal) -> None:
-        """Take a signal in its turn."""
+        """Handle a signal in its turn."""
 
     def watermark(self, channel: Channel, time_s: float) -> None:
-        """Take note of a watermark, before the slot does."""
+        """Handle a watermark, before the slot does."""
 
     def watermark_of(self, unit: int) -> float:
-        """Return up to where a unit that is here may be fired."""
+        """Return the watermark up to which a unit of this slot may emit windows."""
 
     def output_watermark_s(self) -> float:
-        """Return what the next operator may be told."""
+        """Return the watermark for the next operator."""
 
     def in_transit(self) -> dict[int, list[Record]]:
-        """Return what the handler holds, by rank."""
+        """Return the records in the handler, by rank."""
 
     def old_units(self) -> frozenset[int]:
         """Return the units whose records still come here although they are routed elsewhere."""
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return how far the subscales of this slot have come."""
+        """Return the progress of the subscales that leave this slot."""
 
 
 class Edge:
-    """The outputs of a slot towards one operator.
+    """Sends a slot's output to the slots of one operator.
 
     Attributes
     ----------
     channels : list of Channel
-        By the number of the receiving slot.
+        Channels by the number of the receiving slot.
     table : list of int
-        Unit -> receiving slot; empty if records go round.
+        Unit -> receiving slot; empty if records are distributed round-robin.
     parts : int
         Units per key group.
     """
@@ -76,7 +77,7 @@ class Edge:
         self._turn = 0
 
     def send(self, record: Record) -> None:
-        """Put a record into the channel that its key, or whose turn it is, says."""
+        """Push a record to the channel of its key, or to the next channel in turn."""
         if self.table:
             groups = self._key_groups
             record.unit = record.key % groups
@@ -88,12 +89,12 @@ class Edge:
             self.channels[self._turn].push(record)
 
     def watermark(self, time_s: float) -> None:
-        """Tell every receiver a watermark."""
+        """Send a watermark to every receiver."""
         for channel in self.channels:
             channel.push(Watermark(time_s))
 
     def barrier(self, number: int) -> None:
-        """Send every receiver a checkpoint barrier of its own, which signals may ride on."""
+        """Send a checkpoint barrier to every receiver, each a new object for merged signals."""
         for channel in self.channels:
             channel.push(Barrier(number))
 
@@ -109,15 +110,15 @@ class Snapshot:
     Attributes
     ----------
     values : dict of int to Held
-        By unit.
+        State by unit.
     in_transit : dict of int to list of Record
-        What the slot had received and not served, in the ranks of `Handler.in_transit`.
+        Records received and not served, by rank.
     place : int
-        Of a source the next arrival, of a sink the number of outputs.
+        Next arrival of a source; number of outputs of a sink.
     progress : list of dict
-        How far each subscale had come (DRRS IV-C).
+        Progress of each subscale (DRRS IV-C).
     leaving : frozenset of int
-        Units whose old stream came here.
+        Units whose old stream came to this slot.
     """
 
     values: dict[int, Held] = field(default_factory=dict)
@@ -127,35 +128,35 @@ class Snapshot:
     leaving: frozenset[int] = frozenset()
 
     def join(self, records: Sequence[Record], store: Mapping[int, Held]) -> None:
-        """Add what was under way between two slots when the checkpoint passed them."""
+        """Add records and state that were under way between two slots at the checkpoint."""
         self.in_transit[1].extend(records)
         self.values.update(copy.deepcopy(dict(store)))
 
 
 class Slot:
-    """One slot of one operator.
+    """Simulates one slot of one operator.
 
     Attributes
     ----------
     name : str
         Operator and number, such as ``count/3``.
     store : dict of int to Held
-        The units that are here.
+        The units at this slot.
     edge : Edge or None
-        None of a sink, which keeps what it puts out in `collected`.
+        None for a sink, whose output is in `collected`.
     handler : Handling or None
-        What a method of scaling put in place of plain input handling; None outside of scaling.
+        Handler of a method of scaling; None outside of scaling.
     special : deque of Record or callable
-        Re-routed events: taken before any channel.
+        Re-routed events, taken before the elements of channels.
     full : int
-        Output caches that are full; nothing is served while there are any.
+        Number of full output caches; the slot serves no record while it is above 0.
     busy_s : float
-        Time given to records so far.
+        Total service time so far.
     paused : bool
     barrier : int
-        The last checkpoint taken.
+        Number of the last checkpoint taken.
     suspended_s : list of [float, float]
-        Start and end of each stretch in which all that could be reached waited for state.
+        Begin and end of each period in which all reachable records waited for state.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Slot:
         self._stateless = Held()
 
     def wake(self) -> None:
-        """Go on as far as possible: until a record takes time, or nothing can be done."""
+        """Go on until a record is in service, or no element can be taken."""
         if self._awake:
             return
         self._awake = True
@@ -208,7 +209,7 @@ class Slot:
             self._note_suspension(not self.full and not self.paused and self.handler.waits())
 
     def post(self, action: Callable[..., None], *arguments: object) -> None:
-        """Call ``action(*arguments)`` between two records: at once if none is served."""
+        """Call ``action(*arguments)`` between two records, at once if none is in service."""
         self._mail.append((action, arguments))
         self.wake()
 
@@ -230,7 +231,7 @@ class Slot:
         return True
 
     def next_channel(self) -> Channel | None:
-        """Return a channel with an element, each in turn; it stays listed if it has more."""
+        """Return the next channel with an element, in turn; it stays listed if it has more elements."""
         available = self.available
         while available:
             channel = available.popleft()
@@ -244,29 +245,29 @@ class Slot:
         return None
 
     def reached(self, channel: Channel, packet: Sequence[Element]) -> None:
-        """Take note of a packet in a channel's input cache."""
+        """Handle the arrival of a packet in a channel's input cache."""
         if channel in self._recording:
             self._record(channel, packet)
         self.offer(channel)
         self.wake()
 
     def offer(self, channel: Channel) -> None:
-        """List a channel among those that have something to take."""
+        """Add a channel to `available`, if it has an element that may be taken."""
         if channel.arrived and not channel.listed and not channel.blocked:
             channel.listed = True
             self.available.append(channel)
 
     def receive_first(self, channel: Channel, signal: Signal) -> None:
-        """Take a priority message, before all that waits."""
+        """Handle a priority signal, before all waiting elements."""
         if self.handler is not None:
             self.post(self.handler.first, channel, signal)
 
     def process(self, channel: Channel, element: Element) -> None:
-        """Do what an element that was taken asks for."""
+        """Process an element that was taken from a channel."""
         if isinstance(element, Record):
             self.serve(element)
         elif isinstance(element, Watermark):
-            # A doubled watermark may be older than the channel's own.
+            # A re-routed copy of a watermark may be older than the channel's own.
             channel.watermark_s = max(channel.watermark_s, element.time_s)
             if self.handler is not None:
                 self.handler.watermark(channel, element.time_s)
@@ -301,14 +302,14 @@ class Slot:
         self.wake()
 
     def emit(self, record: Record) -> None:
-        """Put a record out."""
+        """Send a record on, or collect it at a sink."""
         if self.edge is None:
             self.collected.append((self.clock.now_s, record))
         else:
             self.edge.send(record)
 
     def advance(self) -> None:
-        """Put out what the watermarks of all channels allow, and pass the watermark on."""
+        """Emit the windows that the watermarks of all channels close, and pass the watermark on."""
         now_s = min(channel.watermark_s for channel in self.inputs)
         self.watermark_s = max(self.watermark_s, now_s)
         handler = self.handler
@@ -322,7 +323,7 @@ class Slot:
                 self.edge.watermark(limit_s)
 
     def fire(self, unit: int, watermark_s: float) -> None:
-        """Put out what is due of one unit."""
+        """Emit the due windows of one unit."""
         for record in self.behaviour.fire(self.store[unit], watermark_s):
             record.unit = unit
             self.emit(record)
@@ -350,14 +351,14 @@ class Slot:
             self.checkpoint(barrier.number)
 
     def attach(self, channel: Channel) -> None:
-        """Take from one more channel; not yet if its sender is past a checkpoint and this is not."""
+        """Add an input channel, blocked if its sender has passed a checkpoint that this slot has not."""
         self.inputs.append(channel)
         if channel.barrier > self.barrier:
             channel.blocked = True
             self._aligning.append((channel, Barrier(channel.barrier)))
 
     def merge(self, channel: Channel, signal: Signal) -> bool:
-        """Let a signal ride on a barrier of `channel` that is not answered yet, if there is one."""
+        """Merge a signal into an unanswered barrier of `channel`; return False if there is none."""
         barrier = channel.barrier_ahead()
         for blocked, taken in self._aligning:
             barrier = taken if blocked is channel else barrier
@@ -367,10 +368,10 @@ class Slot:
         return True
 
     def checkpoint(self, number: int) -> None:
-        """Take a checkpoint and answer what rode on its barriers.
+        """Take a checkpoint, and handle the signals merged into its barriers.
 
-        Called early, before the barrier came through every channel, what is still ahead of it there
-        belongs to the checkpoint as data in transit.
+        If the barrier has not come through every channel yet, the elements before it in these channels
+        are data in transit of the checkpoint.
         """
         self.barrier = number
         self.snapshots[number] = self._snapshot()

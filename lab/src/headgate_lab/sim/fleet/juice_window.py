@@ -1,4 +1,4 @@
-"""Keeps the flows of a fleet's job over a sliding window."""
+"""Computes the flows of a fleet's job over a sliding window."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headgate.control.limits import check_range
 
 
 class JuiceWindow:
-    """Keeps the flows of a sliding window, in sub-windows.
+    """Holds the flows of a sliding window, in sub-windows.
 
     Parameters
     ----------
-    subwindows : int    How many sub-windows make a window.
+    subwindows : int    Sub-windows per window.
 
     References
     ----------
-    Henge 6: one minute in sub-windows of 10 s, so that a burst shorter than a sub-window moves
-    little and parts of the cluster need to agree on the time only loosely.
+    Henge 6: one minute in sub-windows of 10 s, so that a burst shorter than a sub-window has little
+    influence, and the clocks of the cluster need only loose synchronisation.
     """
 
     def __init__(self, subwindows: int = 6) -> None:
@@ -27,11 +27,11 @@ class JuiceWindow:
         self._kept: deque[tuple[Flow, ...]] = deque(maxlen=subwindows)
 
     def add(self, flows: Iterable[Flow]) -> None:
-        """Take the flows of the sub-window that just ended; the oldest is forgotten."""
+        """Add the flows of the sub-window that just ended, and drop the oldest."""
         self._kept.append(tuple(flows))
 
     def flows(self) -> list[Flow]:
-        """Return the flows of the whole window: counts added up, `waiting` as of the last one."""
+        """Return the flows of the whole window: sums of counts, and `waiting` of the last sub-window."""
         sent: dict[tuple[str, str], float] = defaultdict(float)
         executed: dict[tuple[str, str], float] = defaultdict(float)
         waiting: dict[tuple[str, str], float] = {}

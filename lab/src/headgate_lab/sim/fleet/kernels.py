@@ -1,8 +1,8 @@
-"""The inner loop of the simulated fleet, as plain functions on arrays.
+"""Runs the inner loop of the simulated fleet, as plain functions on arrays.
 
-Operators of all jobs stand in one order, parents before children. Each has a FIFO queue of chunks:
-how many records, and when they arrived at their source; the time a record has spent in service is
-taken off that moment, so that the age of what leaves a sink is its latency.
+The operators of all jobs are in one sequence, parents before children. Each has a FIFO queue of chunks,
+which have a number of records and the time at which they arrived at their source (`births`). Service
+times are subtracted from that time, so that the age of records that leave a sink is their latency.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.core.jit import jit
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-# Columns of `ops` (float64[operators, 10]): what an operator is like, then what it did and holds.
+# Columns of `ops` (float64[operators, 10]): parameters of an operator, then its counters and state.
 SERVICE, CPU, VARIATION, SELECTIVITY, RETENTION = range(5)
 EXECUTED, BUSY, QUEUE, RETAINED, PAUSED_UNTIL = range(5, 10)
 COLUMNS = 10
@@ -25,8 +25,8 @@ COLUMNS = 10
 JOB, HEAD, SIZE = range(3)
 # Columns of `done` (float64[jobs, 2]): records that left a sink, and the sum of their latencies.
 COUNT, LATENCY = range(2)
-# Columns of `hosts` (float64[hosts, 3]): how much slower than alone a slot's work on a core is, core
-# time that others take, and the time that slots were runnable.
+# Columns of `hosts` (float64[hosts, 3]): slowdown of a slot's work, relative to a free core;
+# cores that other processes take; and the time that slots were runnable.
 STRETCH, BACKGROUND, RUNNABLE = range(3)
 
 CHUNKS = 256
@@ -34,15 +34,15 @@ HOP_S = 0.001
 """Time from one operator to the next, in seconds [I]."""
 
 _RHO_MOST = 0.97
-"""Above it the fluid queue tells the wait."""
+"""Utilisation above which the waiting time is that of the fluid queue."""
 _STRETCH_MOST = 1e4
 _NOTHING = 1e-9
-"""Less than this of a record is what floats leave over."""
+"""A smaller number of records is a rounding error."""
 
 
 @jit
 def push(counts: F64, births: F64, place: I64, queued: float, count: float, birth: float) -> None:
-    """Append records to a queue, to its newest chunk where that is small beside the whole."""
+    """Append records to a queue, to its newest chunk if that is small relative to the queue."""
     size = place[SIZE]
     if size > 0:
         tail = (place[HEAD] + size - 1) % CHUNKS
@@ -58,7 +58,7 @@ def push(counts: F64, births: F64, place: I64, queued: float, count: float, birt
 
 @jit
 def pull(counts: F64, births: F64, place: I64, count: float) -> float:
-    """Take `count` of the oldest records, which there are, and return the mean of their births."""
+    """Take the `count` oldest records, which must exist, and return the mean of their births."""
     left, total = count, 0.0
     while left > 0.0 and place[SIZE] > 0:
         head = place[HEAD]
@@ -96,16 +96,16 @@ def advance(
     Parameters
     ----------
     time_s, step_s : float
-        When the first step begins, and how long each is, in seconds.
+        Begin of the first step, and length of each, in seconds.
     cores, overhead : float
-        Cores of a host, and the share of a core that a slot takes whatever it does.
+        Cores of a host, and the share of a core that a slot always takes.
     rates : float64[steps, operators]
-        Records per second that arrive at each source; 0 elsewhere.
+        Records per second that arrive at each source; 0 for other operators.
     ops : float64[operators, COLUMNS]
     slots : int64[operators, hosts]
     places : int64[operators, 3]
     first : int64[operators + 1]
-        The edges of operator o are ``first[o]`` to ``first[o + 1]``, without the last.
+        The edges of operator o are ``first[o]`` to ``first[o + 1] - 1``.
     children : int64[edges]
     sent : float64[edges]
         Records sent so far.
@@ -173,6 +173,6 @@ def advance(
                 sent[e] += made
         for h in range(hosts_count):
             hosts[h, RUNNABLE] += wanted[h] * step_s
-            # Half the way there in each step: what is slowed down offers more of its work.
+            # Go half the way in each step, since slots that are slowed down offer more work.
             change = math.sqrt(min(max(used[h] / cores, 0.5), 2.0))
             hosts[h, STRETCH] = min(max(1.0, hosts[h, STRETCH] * change), _STRETCH_MOST)

@@ -20,29 +20,28 @@ class Change:
     """Holds the cost of a change of slots for its job."""
 
     pause_s: float = 0.0
-    """For how long the job stands still, in seconds; >= 0."""
-
+    """Time for which the job stands still, in seconds; >= 0."""
     loses_queues: bool = False
-    """Whether the records that wait inside it are lost."""
+    """Whether the waiting records in the job are lost."""
 
     def __post_init__(self) -> None:
         check_range("change", "pause_s", self.pause_s, 0.0)
 
 
 IN_PLACE = Change()
-"""headgate: slots change between two batches, and nothing waits or is lost."""
+"""headgate: slots change between two batches, without a pause and without losses."""
 
 RESTART = Change(pause_s=5.0, loses_queues=True)
-"""Storm without acknowledgements, as in Henge's experiments: workers are started anew, and what they
-held is gone. For how long is [I]."""
+"""Storm without acknowledgements, as in Henge's experiments: workers restart, and their queues are lost.
+The length of the pause is [I]."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts that jobs share."""
+    """Describes the hosts that jobs share."""
 
     hosts: int = 10
-    """How many; >= 1. Henge 8: 10."""
+    """Number of hosts; >= 1. Henge 8: 10."""
 
     cores: float = 4.0
     """Cores of each; > 0. Henge 8 names 2.4 GHz and 12 GB only; such machines had four [I]."""
@@ -54,16 +53,16 @@ class Cluster:
     """The budget: slots of all operators together; Storm's threads have none."""
 
     slot_overhead: float = 0.005
-    """Share of a core that a slot takes whatever it does: polling, switches of context [I]."""
+    """Share of a core that a slot always takes, for polling and context switches [I]."""
 
     slot_bytes: float = 5e6
     """Memory that a slot takes [I]."""
 
     noise: float = 0.02
-    """Standard deviation of what other processes take of a host, as a share of its cores [I]."""
+    """Standard deviation of other processes' load on a host, as a share of its cores [I]."""
 
     change: Change = IN_PLACE
-    """What a change of slots costs."""
+    """Cost of a change of slots."""
 
     background: Callable[[float, int], float] = field(default=lambda time_s, host: 0.0)
     """Cores that other processes take of a host, by the time in seconds and the host."""
@@ -78,27 +77,27 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SimJob:
-    """A job: what it runs, what it shall achieve, and what arrives.
+    """Describes a job: its topology, its utility and its arrivals.
 
     Raises
     ------
     ConfigError
-        It wants a percentile: a fluid has means only.
+        An intent has a percentile; a fluid has means only.
     """
 
     topology: Topology
     utility: Utility
     rate: Rate | None = None
-    """None for the topology's own, constant rate."""
+    """Arrival rate; None: the topology's constant rate."""
 
     hosts: int = 1_000_000
-    """On how many hosts its slots may lie (Storm's workers); >= 1, all where there are fewer."""
+    """Most hosts for the job's slots (Storm's workers); >= 1."""
 
     arrives_s: float = 0.0
-    """When it is submitted, in seconds."""
+    """Time of submission, in seconds."""
 
     leaves_s: float = math.inf
-    """When it is removed, in seconds."""
+    """Time of removal, in seconds."""
 
     def __post_init__(self) -> None:
         check_range("job", "hosts", self.hosts, 1)

@@ -1,4 +1,4 @@
-"""A fleet policy that drives the simulated cluster by rounds."""
+"""Runs a simulated cluster under a fleet policy, round by round."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROUND_S = 10.0
 
 @dataclass(frozen=True)
 class Acted:
-    """A decision that changed something, and when, in seconds."""
+    """Holds a decision with changes, and its time in seconds."""
 
     time_s: float
     decision: FleetDecision
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The jobs it touched."""
+        """Names of the jobs whose slots change."""
         return tuple(self.decision.slots)
 
 
@@ -37,19 +37,19 @@ class FleetRun:
     Attributes
     ----------
     maximum : dict of str to float
-        Each job's priority.
+        Largest utility of each job.
     time_s : list of float
-        The end of each round.
+        End of each round.
     utility : list of dict of str to float
-        Utility of each job that ran in it.
+        Utility of each job that ran in the round.
     met : list of int
-        Jobs that met their SLO.
+        Number of jobs that met their SLO.
     slots, load, memory : list of float
         Slots granted; runnable slots per core; share of the memory taken.
     rules : list of str
         The rule of each round's decision.
     decide_ms : list of float
-        What each round's decision took, in wall time.
+        Wall-clock time of each round's decision.
     """
 
     maximum: dict[str, float]
@@ -70,7 +70,7 @@ class FleetRun:
 
     @property
     def satisfaction(self) -> F64:
-        """Total utility over the most there could be, by round, shape [rounds]."""
+        """Total utility, relative to its maximum, by round, shape [rounds]."""
         most = [sum(self.maximum[name] for name in values) or 1.0 for values in self.utility]
         shares: F64 = self.total / np.array(most)
         return shares
@@ -86,7 +86,7 @@ class FleetRun:
         return np.array(values) / self.maximum[name]
 
     def kinds(self, start_s: float = 0.0, end_s: float = float("inf")) -> dict[str, int]:
-        """Return how many actions of each kind there were within [start_s, end_s)."""
+        """Return the number of actions of each kind within [start_s, end_s)."""
         found: dict[str, int] = {}
         for acted in self.actions:
             if start_s <= acted.time_s < end_s:
@@ -105,18 +105,18 @@ def run_fleet(
     round_s: float = ROUND_S,
     blind: Callable[[float], bool] = lambda time_s: False,
 ) -> FleetRun:
-    """Run jobs under a policy, and return what happened.
+    """Run jobs under a policy.
 
     Parameters
     ----------
     jobs : mapping of str to SimJob
-        They come and go at their times.
+        Jobs by name, which arrive and leave at their times.
     policy : FleetPolicy
-        Asked at the end of every round; what it wants is in force at once.
+        Called at the end of every round; its decision is in force at once.
     seed : int
-        Of the hosts' noise.
+        Seed of the hosts' noise.
     blind : callable
-        Whether no statistics reach the policy at a time, in seconds.
+        Returns whether the policy gets no statistics at a time, in seconds.
     """
     simulation = FleetSimulation(cluster, seed)
     run = FleetRun({name: job.utility.maximum for name, job in jobs.items()})

@@ -1,4 +1,4 @@
-"""The simulated cluster: it goes on by rounds, and says what a fleet policy may see."""
+"""Simulates the cluster by rounds, and shows it to a fleet policy."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from headgate_lab.sim.fleet.model import Cluster, SimJob
 from headgate_lab.workloads.topologies import OperatorShape
 
 STEP_S = 0.5
-"""Length of a step of the fluid. Chosen: rates and stretches change slower than that."""
+"""Length of a step of the fluid, in seconds. Chosen: rates and slowdowns change more slowly."""
 
 WINDOW_ROUNDS = 6
-"""Rounds that latency, juice and throughput are measured over: one minute of six times 10 s."""
+"""Rounds over which latency, juice and throughput are measured: one minute of six times 10 s."""
 
 _NOISE_KEPT = 0.9
-"""Share of a host's noise that is kept from one round to the next [I]."""
+"""Autocorrelation of a host's noise from one round to the next [I]."""
 
 
 @dataclass
 class _Member:
-    """A job in the cluster.
+    """Holds the state of a job in the cluster.
 
     Attributes
     ----------
     rows : slice
-        Its operators in the arrays.
+        Rows of the job's operators in the arrays.
     edges : list of (parent, child)
     hosts : int64[hosts of the job]
-        Where its slots lie.
+        Hosts of the job's slots.
     finished : deque of (float, float, float)
-        Records that left a sink, the sum of their latencies, and the round's length in seconds.
+        Per round: records that left a sink, sum of their latencies, length of the round in seconds.
     capacity : float64[operators of the job]
         Busy share of each operator's slots in the last round.
     input_rate : float
-        Records per second that arrived in the last round.
+        Arriving records per second in the last round.
     """
 
     job: SimJob
@@ -66,17 +66,17 @@ class _Member:
 
     @property
     def names(self) -> list[str]:
-        """Its operators, parents before children."""
+        """Names of the job's operators, parents before children."""
         return list(self.job.topology.operators)
 
 
 class FleetSimulation:
-    """Jobs on hosts, on a virtual clock.
+    """Simulates jobs on hosts, on a virtual clock.
 
     Parameters
     ----------
     seed : int
-        Of the hosts' noise.
+        Seed of the hosts' noise.
     """
 
     def __init__(self, cluster: Cluster, seed: int = 1) -> None:
@@ -99,16 +99,16 @@ class FleetSimulation:
 
     @property
     def jobs(self) -> Mapping[str, SimJob]:
-        """The jobs in the cluster, in the order in which they came."""
+        """Jobs in the cluster, in the order of submission."""
         return {name: member.job for name, member in self._members.items()}
 
     def add(self, name: str, job: SimJob) -> None:
-        """Take a job in, with the slots of its topology.
+        """Add a job, with the slots of its topology.
 
         Raises
         ------
         ConfigError
-            A job of that name is there.
+            A job with this name exists.
         """
         if name in self._members:
             msg = f'a job "{name}" runs already; give this one another name.'
@@ -129,7 +129,7 @@ class FleetSimulation:
         self._join_up()
 
     def remove(self, name: str) -> None:
-        """Take a job out, with all that waits in it."""
+        """Remove a job and its queues."""
         rows = self._get(name).rows
         del self._members[name]
         gone = rows.stop - rows.start
@@ -147,21 +147,21 @@ class FleetSimulation:
         return self._members[name]
 
     def _place(self, count: int) -> I64:
-        """Return the hosts of a new job: those with the fewest slots, ties by chance."""
+        """Return the hosts of a new job: those with the fewest slots, ties at random."""
         by_chance = self._generator.permutation(self.cluster.hosts)
         held = self._slots.sum(axis=0)[by_chance]
         hosts: I64 = np.sort(by_chance[np.argsort(held, kind="stable")][:count])
         return hosts
 
     def _spread(self, slots: int, offset: int, hosts: I64) -> I64:
-        """Return how many of an operator's slots each host has: as even as it goes."""
+        """Return the number of an operator's slots on each host, as equal as possible."""
         each: I64 = np.zeros(self.cluster.hosts, np.int64)
         each[hosts] = slots // len(hosts)
         each[hosts[(offset + np.arange(slots % len(hosts))) % len(hosts)]] += 1
         return each
 
     def _join_up(self) -> None:
-        """Give the edges of all jobs numbers, those of one parent together."""
+        """Assign numbers to the edges of all jobs, consecutive ones to those of a parent."""
         of_parent: list[list[int]] = [[] for _ in range(len(self._ops))]
         self._edge_of: dict[tuple[str, str, str], int] = {}
         for number, member in enumerate(self._members.values()):
@@ -181,7 +181,7 @@ class FleetSimulation:
     # -- time -------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Go on by a whole round of `seconds`, a multiple of `STEP_S`."""
+        """Simulate a round of `seconds`, a multiple of `STEP_S`."""
         steps = round(seconds / STEP_S)
         self._shake()
         self._sent[:] = 0.0
@@ -212,12 +212,12 @@ class FleetSimulation:
             member.juice.add(self._flows(name, member))
             held = self._slots[member.rows].sum(axis=1)
             busy_s = self._ops[member.rows, kernels.BUSY]
-            # a fluid is served by all slots of an operator alike: each is the busiest
+            # all slots of an operator serve the fluid equally, so each is the busiest
             each_s = (busy_s / held).tolist()
             member.capacity = np.array([operator_capacity((worked,), seconds) for worked in each_s])
 
     def _shake(self) -> None:
-        """Draw what other processes take of each host in this round."""
+        """Draw the load of other processes on each host in this round."""
         cluster = self.cluster
         fresh = self._generator.normal(0.0, np.sqrt(1.0 - _NOISE_KEPT**2), cluster.hosts)
         self._noise = _NOISE_KEPT * self._noise + fresh
@@ -236,7 +236,7 @@ class FleetSimulation:
         return rates
 
     def _flows(self, name: str, member: _Member) -> list[Flow]:
-        """Return what went along each edge; what an operator did is shared out by what it got."""
+        """Return the flow of each edge; an operator's work is divided by the records from each parent."""
         index = {op: member.rows.start + k for k, op in enumerate(member.names)}
         sent = {edge: float(self._sent[self._edge_of[(name, *edge)]]) for edge in member.edges}
         flows = []
@@ -251,7 +251,7 @@ class FleetSimulation:
     # -- what a policy sees and does --------------------------------------------------------------
 
     def view(self) -> FleetView:
-        """Return what a fleet policy may see at the end of a round."""
+        """Return the view of a fleet policy at the end of a round."""
         jobs = {name: self._view(member) for name, member in self._members.items()}
         congested = int((self._runnable > self.cluster.cores).sum())
         return FleetView(self.time_s, jobs, self.cluster.slots_max, self.cluster.hosts, congested)
@@ -276,7 +276,7 @@ class FleetSimulation:
         if not member.finished:
             return float("nan")
         if intent.metric is Metric.JUICE:
-            # Fluids are floats: what differs in the ninth digit is all there.
+            # Round away the errors of the floating-point fluid.
             return round(member.juice.juice(), 9)
         count = sum(n for n, _, _ in member.finished)
         if intent.metric is Metric.THROUGHPUT:

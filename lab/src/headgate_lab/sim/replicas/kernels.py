@@ -1,8 +1,8 @@
-"""The inner loop over the events of one operator, as a plain function on arrays.
+"""Runs the inner loop over the events of one operator, as plain functions on arrays.
 
-`times` is float64[n, 5]: when an event arrives at the operator, when it entered the job, its service
-time, and, once they are known, when it begins to be served and leaves. `places` is
-int64[n, 3]: its replica, its fate, and the next event at that replica.
+`times` is float64[n, 5]: arrival of an event at the operator, its entry into the job, its service time,
+and, once known, begin and end of its service. `places` is int64[n, 3]: replica of the event, its fate,
+and the next event at that replica.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ARRIVE, ENTER, DEMAND, START, LEAVE = range(5)
 REPLICA, FATE, NEXT = range(3)
 
 SERVED, TIMED_OUT, REFUSED = range(3)
-"""Fates: completed at `LEAVE`, dropped then for its age, or never taken in."""
+"""Fates: served by `LEAVE`, dropped then for its age, or refused on arrival."""
 
 NONE = -1
 CHOOSE = -1
-"""Replica of an event that goes to the least expected work when it arrives."""
+"""Marks an event that goes to the replica with the least expected work on its arrival."""
 
 
 @jit
@@ -38,27 +38,27 @@ def schedule(
     timeout_s: float,
     queue_max: int,
 ) -> None:
-    """Write down when each event begins and leaves, and its fate; events are in order of arrival.
+    """Set begin, end and fate of each event; events are in order of arrival.
 
-    A replica serves in the order of arrival and is never interrupted, so that everything is known
-    when an event arrives.
+    A replica serves in the order of arrival without interruption, so that begin and end of an event are
+    known on its arrival.
 
     Parameters
     ----------
     times : float64[n, 5]
     places : int64[n, 3]
     known : int
-        So many events at the front have been here before: their times stand.
+        The first `known` events were scheduled by an earlier call, and do not change.
     free_s : float64[replicas]
-        When each replica has done all that it was given; is brought up to date.
+        Time at which each replica has served all its events; updated.
     speed : float64[replicas]
-        1 is normal.
+        Relative speed of each replica; 1 is normal.
     active : int64[a]
-        The replicas that `CHOOSE` chooses from.
+        Replicas for events with `CHOOSE`.
     event_s : float
         Expected time of an event, for `CHOOSE`.
     queue_max : int
-        Negative for no bound.
+        Most waiting events at the operator; negative: no limit.
     """
     replicas = free_s.shape[0]
     head = np.full(replicas, NONE, dtype=np.int64)
@@ -70,7 +70,7 @@ def schedule(
         if places[i, REPLICA] == CHOOSE:
             choosing = True
     counting = choosing or queue_max >= 0
-    # What was here before matters only for who is counted as waiting.
+    # Known events only matter for the count of waiting events.
     for i in range(0 if counting else known, times.shape[0]):
         now_s = times[i, ARRIVE]
         if i >= known:
@@ -90,7 +90,7 @@ def schedule(
             j = places[i, REPLICA]
             start_s = max(now_s, free_s[j])
             if start_s - times[i, ENTER] > timeout_s:
-                # It leaves the queue when it is too old, and takes no service.
+                # The event leaves the queue when it is too old, without service.
                 places[i, FATE] = TIMED_OUT
                 times[i, START] = max(now_s, times[i, ENTER] + timeout_s)
                 times[i, LEAVE] = times[i, START]
@@ -113,10 +113,10 @@ def schedule(
 
 @jit
 def least_work(active: I64, held: I64, free_s: F64, event_s: float, now_s: float) -> int:
-    """Return the active replica with the fewest expected seconds of work; the first of equals.
+    """Return the active replica with the least expected work in seconds; of a tie the first.
 
-    What waits counts as `event_s` each; what is in service as half of one, since an engine knows
-    that something is in service and not for how long.
+    A waiting event counts as `event_s`, an event in service as half of that, since an engine does not
+    know for how long an event has been in service.
     """
     best = int(active[0])
     least_s = np.inf

@@ -1,4 +1,4 @@
-"""Describes simulated pools: stateless operators, how events run between them, and what a pool does."""
+"""Describes simulated pools: stateless operators, the edges between them, and the settings of pools."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from headgate.whatif.model import ServiceTime, SlotPool
 
 
 class GroupingKind(StrEnum):
-    """Names the rule by which an active replica takes an event."""
+    """Names the rule that chooses the active replica for an event."""
 
     LOAD_AWARE = "load-aware"
-    """The one of lowest load, which is what it was given in this interval and what waited before."""
-
+    """The replica with the lowest load: its events of this interval, and those that waited before."""
     PRINTED = "as printed"
-    """The same, but what it processed in the last interval in place of what waited (equation 5)."""
-
+    """The same, but with the events processed in the last interval instead of the waiting ones
+    (equation 5)."""
     ROUND_ROBIN = "round-robin"
     SHUFFLE = "shuffle"
-    """A random one, as Storm."""
-
+    """A random replica, as in Storm."""
     LEAST_WORK = "least-work"
-    """The one with the least expected work waiting, also from earlier intervals."""
+    """The replica with the least expected work on the event's arrival."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Describes an origin of an operator's events.
+    """Describes an edge from a parent operator.
 
-    Every event that a parent completes draws one number in [0, 1), and takes each of the parent's
-    edges whose range holds it. So [0, 0.7) and [0.7, 1) split a stream, [0, 0.4) alone filters it,
-    and [0, 1) twice sends a copy to both.
+    For every event that a parent completes, a random number in [0, 1) is drawn, and the event takes each
+    of the parent's edges whose range contains it. So [0, 0.7) and [0.7, 1) split a stream, [0, 0.4) alone
+    filters it, and [0, 1) twice sends a copy to both children.
     """
 
     parent: str
@@ -55,23 +53,18 @@ class Edge:
 
 @dataclass(frozen=True)
 class StatelessOperator:
-    """One operator whose replicas take any event."""
+    """Describes an operator whose replicas serve any event."""
 
     service: ServiceTime
-    """Work per event of one replica."""
-
+    """Service time of an event in one replica."""
     parents: tuple[Edge, ...] = ()
-    """Empty for an operator that takes the whole input."""
-
+    """Edges from parents; empty for an operator that gets the whole input."""
     pool: int = 16
     """Replicas allocated at the start, active or not; >= 1."""
-
     replicas: SlotPool = field(default_factory=SlotPool)
-    """How fast they are; unequal ones stand for hosts that others use too."""
-
+    """Speeds of the replicas; unequal speeds stand for hosts that other processes use, too."""
     drift: float = 1.0
-    """What an event costs at the end of the run, times its cost at the start; in between the factor
-    grows linearly. Above 1 events grow dearer."""
+    """Cost of an event at the end of the run relative to the start; the factor grows linearly."""
 
     def __post_init__(self) -> None:
         check_range("stateless operator", "pool", self.pool, 1)
@@ -80,10 +73,10 @@ class StatelessOperator:
 
 @dataclass(frozen=True)
 class PoolJob:
-    """A graph of stateless operators."""
+    """Describes a graph of stateless operators."""
 
     operators: Mapping[str, StatelessOperator]
-    """By name, parents before children."""
+    """Operators by name, parents before children."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -98,7 +91,7 @@ class PoolJob:
             seen.add(name)
 
     def children(self, name: str) -> list[tuple[str, Edge]]:
-        """Return the operators that take events of `name`, and by which edge."""
+        """Return the operators that get events of `name`, with the edge of each."""
         return [
             (child, edge)
             for child, operator in self.operators.items()
@@ -113,8 +106,8 @@ class PoolSettings:
 
     References
     ----------
-    PSPS V-B: 30 s, load balancing, 30 s and 100,000 events are its own choices. Differs: nothing is
-    ever dropped unless asked for.
+    PSPS V-B: an interval of 30 s, load balancing, a timeout of 30 s and 100,000 queued events are its
+    choices. Differs: by default no event is dropped.
     """
 
     interval_s: float = 30.0
@@ -123,21 +116,20 @@ class PoolSettings:
     grouping: GroupingKind = GroupingKind.LOAD_AWARE
 
     timeout_s: float = math.inf
-    """t_out: an event that is older than this, since it entered the job, and not in service is
-    dropped and counted; > 0."""
-
+    """t_out: an event that waits and is older than this, since its entry into the job, is dropped and
+    counted; > 0."""
     queue_events: int | None = None
-    """q_size: an event that finds so many waiting at an operator is dropped and counted; None for no
-    bound."""
+    """q_size: an event that arrives at an operator with this many waiting events is dropped and counted;
+    None: no limit."""
 
     active: int = 1
     """Active replicas of each operator at the start; at most the pool."""
 
     restart_s: float = 10.0
-    """How long a restart lasts, for a policy that restarts. Chosen, not tuned."""
-
+    """Length of a restart, for a policy that restarts. Chosen, not tuned."""
     event_time_weight: float = 0.125
-    """How fast the known time of an event follows what is measured; 0 keeps the first, as PSPS."""
+    """Weight of a new measurement in the estimated time of an event; 0: the estimate is constant, as in
+    PSPS."""
 
     def __post_init__(self) -> None:
         check_range("pool", "interval_s", self.interval_s, 0.0, above=True)

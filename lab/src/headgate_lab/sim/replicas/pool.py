@@ -1,4 +1,4 @@
-"""The replicas of one operator in a simulated run: their queues, and what became of each event."""
+"""Simulates the replicas of one operator: their queues, and the fate of each event."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Counts:
     Attributes
     ----------
     received : dict of str to int
-        By parent.
+        Events received, by parent.
     useful_s : float
-        Time that replicas worked on what they processed.
+        Time that replicas worked on processed events.
     """
 
     received: dict[str, int]
@@ -53,7 +53,7 @@ class Counts:
 
 
 class SimulatedPool:
-    """One operator and its pool.
+    """Simulates one operator and its pool.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class SimulatedPool:
     ----------
     pool : ReplicaPool
     counts : Counts
-        Of the interval that was lived through last.
+        Counts of the last interval.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SimulatedPool:
 
     @property
     def active(self) -> I64:
-        """The active replicas, ascending."""
+        """Active replicas, ascending."""
         return np.flatnonzero(self.pool.active)
 
     @property
@@ -101,14 +101,14 @@ class SimulatedPool:
         return np.bincount(self._places[:, REPLICA], minlength=self._operator.pool)
 
     def advance(self, end_s: float, duration_s: float, arrivals: F64, counts: Counts) -> F64:
-        """Live through an interval.
+        """Simulate an interval.
 
         Parameters
         ----------
         arrivals : float64[n, 2]
-            (arrival, entry into the job) of the events that come, in order of arrival.
+            (arrival, entry into the job) of the arriving events, in order of arrival.
         counts : Counts
-            How many came from where; is completed, and kept as `counts`.
+            Numbers of arriving events by origin; completed here, and assigned to `counts`.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class SimulatedPool:
         return ordered
 
     def observed(self) -> OperatorInterval:
-        """Return what a policy sees of the last interval."""
+        """Return a policy's view of the last interval."""
         counts = self.counts
         return OperatorInterval(
             active=len(self.active),
@@ -161,11 +161,11 @@ class SimulatedPool:
         )
 
     def resize(self, wanted: int) -> None:
-        """Have `wanted` replicas active from now on; the others serve what they hold."""
+        """Activate `wanted` replicas from now on; the others only serve their queues."""
         self.pool = self.pool.resized(wanted, self.queued.tolist())
 
     def restart(self, resume_s: float) -> int:
-        """Forget what is queued, and serve nothing before `resume_s`; return how many were lost."""
+        """Drop all queues, and serve no event before `resume_s`; return the number of lost events."""
         lost = len(self._times)
         self._times, self._places = self._times[:0], self._places[:0]
         self._free_s[:] = resume_s
@@ -173,7 +173,7 @@ class SimulatedPool:
         return lost
 
     def _append(self, arrivals: F64, duration_s: float) -> None:
-        """Put new events behind those that are here, with a replica and a service time each."""
+        """Append new events to the queued ones, with a replica and a service time each."""
         count = len(arrivals)
         times = np.zeros((count, 5))
         times[:, [ARRIVE, ENTER]] = arrivals

@@ -1,4 +1,4 @@
-"""A job of stateless operators on a virtual clock, from its first event to its last interval."""
+"""Simulates a job of stateless operators on a virtual clock."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class PoolRun:
     Attributes
     ----------
     arrived, left : float64[intervals]
-        Events that entered and left the job. One that was copied leaves once for each copy.
+        Events that entered and left the job. An event with copies leaves once for each copy.
     active : int64[intervals, operators]
         Replicas active in the interval.
     enter_s, leave_s : float64[events]
-        Of the events that left.
+        Times of entry and completion of the events that left.
     lost, timed_out, refused, waiting : int
         Events lost in restarts, dropped for their age, refused by a full queue, and still queued at
         the end, at all operators together.
     useful_s : float
         Time that replicas worked.
     decisions : list of (float, str)
-        When, and why.
+        Time and reason of each decision.
     """
 
     policy: str
@@ -57,7 +57,7 @@ class PoolRun:
 
     @property
     def dropped(self) -> int:
-        """Events that the job took from the input and never processed."""
+        """Number of events lost, timed out or refused."""
         return self.lost + self.timed_out + self.refused
 
     def measures(self, overprovisioned: float, window_s: float | None = None) -> dict[str, float]:
@@ -68,9 +68,9 @@ class PoolRun:
         overprovisioned : float
             r_over, of all operators together.
         window_s : float, optional
-            What degradation is counted over, a multiple of the interval; default: each interval. A
-            policy that decides more often must be counted over the same windows as its rival: the
-            shorter they are, the more of a burst leaves in another one.
+            Window of the degradation, a multiple of the interval; default: each interval. Policies with
+            different intervals need the same window, since with a shorter one more events of a burst
+            leave in a later window.
         """
         intervals = 1 if window_s is None else round(window_s / self.interval_s)
         latency_s = replica_metrics.mean_latency_s(self.enter_s, self.leave_s)
@@ -89,7 +89,7 @@ class PoolRun:
 
 
 def _in_windows(counts: F64, intervals: int) -> F64:
-    """Return the sums of so many intervals each; what is left over at the end is a window of its own."""
+    """Return the sums over windows of `intervals` intervals; the last window may be shorter."""
     sums: F64 = np.add.reduceat(counts, np.arange(0, len(counts), intervals))
     return sums
 
@@ -108,20 +108,20 @@ def simulate(
     Parameters
     ----------
     policy : ReplicaPolicy or None
-        None keeps the replicas of the start.
+        None: the active replicas do not change.
     arrivals_s : float64[n]
-        When events enter the job, ascending, in seconds from 0.
+        Times at which events enter the job, ascending, in seconds from 0.
     until_s : float
         The run ends with the first interval that ends at or after this.
     seed : int
-        Of service times, routes and shuffling.
+        Seed of service times, routes and shuffling.
     """
     engine = _Engine(job, arrivals_s, until_s, settings or PoolSettings(), seed)
     return engine.run(policy)
 
 
 class _Engine:
-    """A `PoolEngine`."""
+    """Implements `PoolEngine` for a simulated job."""
 
     def __init__(
         self, job: PoolJob, arrivals_s: F64, until_s: float, settings: PoolSettings, seed: int
@@ -181,10 +181,10 @@ class _Engine:
         )
 
     def _live(self, end_s: float) -> F64:
-        """Live up to `end_s`; return (completion, entry) of the events that left the job.
+        """Simulate up to `end_s`; return (completion, entry) of the events that left the job.
 
-        Within an interval nothing flows against the graph, so that one operator after another lives
-        through all of it.
+        Events only flow from parents to children, so that each operator simulates the whole interval
+        before its children do.
         """
         first, last = np.searchsorted(self._arrivals_s, [self._now_s, end_s], side="left")
         entered = self._arrivals_s[first:last]
@@ -204,7 +204,7 @@ class _Engine:
         return np.concatenate(gone)
 
     def _route(self, name: str, done: F64, feeds: dict[str, dict[str, F64]]) -> F64:
-        """Give completed events to the children; return those that no edge takes."""
+        """Pass completed events to the children; return those that no edge takes."""
         drawn = self._routes.random(len(done))
         taken = np.zeros(len(done), dtype=bool)
         for child, edge in self._job.children(name):
@@ -214,7 +214,7 @@ class _Engine:
         return done[~taken]
 
     def monitor(self) -> Interval:
-        """Return what happened in the interval that just ended."""
+        """Return the statistics of the interval that just ended."""
         operators = {name: pool.observed() for name, pool in self._pools.items()}
         return Interval(self._settings.interval_s, float(self._input), operators)
 
@@ -224,7 +224,7 @@ class _Engine:
             self._pools[name].resize(wanted)
 
     def restart(self, active: Mapping[str, int]) -> None:
-        """Restart: all queues are lost, and nothing is served for a while."""
+        """Restart: all queues are lost, and no event is served for a while."""
         self._restarts += 1
         for pool in self._pools.values():
             self._lost += pool.restart(self._now_s + self._settings.restart_s)

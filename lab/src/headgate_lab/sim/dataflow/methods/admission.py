@@ -33,10 +33,10 @@ def greedy(
 
 
 def one_direction(waiting: Sequence[Step], running: Sequence[Step]) -> list[int]:
-    """Return the steps that move up, or once none of them is left those that move down.
+    """Return the steps to higher slot numbers; when none of them is left, those to lower numbers.
 
-    A slot without record scheduling waits for the front of one channel. Were state to move in a
-    circle of slots, each could wait for a signal that stands behind what another waits for.
+    A slot without record scheduling waits for the first record of one channel. If state moved in a circle
+    of slots, the slots could wait for each other's signals: a deadlock.
     """
 
     def up(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""Defines the bounds for all methods: no synchronisation at all, and a full stop."""
+"""Implements the two bounds for all methods: no synchronisation at all, and a full stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 
 class _Whole:
-    """All moves in one step."""
+    """Moves all key groups in one step."""
 
     parts: ClassVar[int] = 1
     in_rounds: ClassVar[bool] = False
@@ -42,11 +42,11 @@ class _Whole:
 
 @dataclass(frozen=True)
 class Unbound(_Whole):
-    """No synchronisation, and any slot serves any record on what state it has: wrong answers.
+    """Uses no synchronisation: any slot serves any record with the state it has; answers are wrong.
 
     References
     ----------
-    DRRS II-B and figure 2: a bound of speed.
+    DRRS II-B and figure 2: an upper bound of speed.
     """
 
     name: ClassVar[str] = "unbound"
@@ -56,7 +56,7 @@ class Unbound(_Whole):
         return UnboundHandler(slot)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
-        """Have the predecessors route and the old slots send, each at once."""
+        """Make the predecessors route and the old slots send, at once."""
         flow = scaling.flow
         for slot in flow.parents_of(scaling.operator):
             flow.command(slot, _route, slot, step)
@@ -64,7 +64,7 @@ class Unbound(_Whole):
             flow.command(slot, self.start, slot, step, scaling)
 
     def start(self, slot: Slot, step: Step, scaling: Scaling) -> None:
-        """Send all that leaves a slot, unit by unit."""
+        """Send the units that leave a slot, one by one."""
         for unit, source in step.source_of.items():
             if source == slot.index:
                 receiver = scaling.slot(step.destination_of[unit])
@@ -87,28 +87,28 @@ class Unbound(_Whole):
 
 
 class UnboundHandler(Handler):
-    """Serves everything."""
+    """Serves every record."""
 
     def verdict(self, channel: Channel, record: Record) -> Verdict:
-        """Serve, on empty state if there is none."""
+        """Return SERVE; a unit without state starts with an empty one."""
         self.slot.store.setdefault(record.unit, Held())
         return Verdict.SERVE
 
 
 @dataclass(frozen=True)
 class StopRestart(_Whole):
-    """Stop the sources, drain, write a checkpoint, start anew from it.
+    """Stops the sources, drains the slots, writes a checkpoint, and restarts from it.
 
     Parameters
     ----------
     restart_s : float
-        To stop and start the job, beside reading and writing; chosen, not from the paper.
+        Time to stop and start the job, without reading and writing; chosen, not from the paper.
     store_bytes_per_s : float
-        Of the store that checkpoints go to, for all slots together.
+        Bandwidth of the checkpoint store, for all slots together.
 
     References
     ----------
-    DRRS I and II-A: what mainstream engines do.
+    DRRS I and II-A: the method of mainstream engines.
     """
 
     name: ClassVar[str] = "stop-restart"
@@ -121,7 +121,7 @@ class StopRestart(_Whole):
         return StoppingHandler(slot, scaling, self)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
-        """Stop the sources behind a last signal."""
+        """Stop the sources after a last signal."""
         scaling.relay(lambda slot: Relay(slot, scaling))
         slots = set(scaling.flow.slots[scaling.operator])
         for slot in slots:
@@ -138,7 +138,7 @@ class StopRestart(_Whole):
         relay.inject(step)
 
     def stopped(self, step: Step, scaling: Scaling) -> None:
-        """Write and read all state once every slot has drained."""
+        """Write and read all state, after every slot has drained."""
         slots = scaling.flow.slots[scaling.operator]
         total = sum(held.state_bytes for slot in slots for held in slot.store.values())
         down_s = self.restart_s + 2 * total / self.store_bytes_per_s
@@ -159,20 +159,21 @@ class StopRestart(_Whole):
 
 
 class StoppingHandler(Aligning):
-    """Says when its slot has drained."""
+    """Detects that its slot has drained."""
 
     def __init__(self, slot: Slot, scaling: Scaling, method: StopRestart) -> None:
         super().__init__(slot, scaling, 0)
         self.method = method
         self.undrained: set[Slot] = set()
-        """Slots, shared by all, that a stop still waits for; one that is deployed meanwhile is none."""
+        """Slots for which a stop still waits, shared by all handlers; slots deployed later do not
+        count."""
 
     def takes_part(self, step: Step) -> bool:
-        """Return whether this slot was there when the stop was asked for."""
+        """Return whether this slot existed when the stop was launched."""
         return self.slot in self.undrained
 
     def aligned(self, step: Step) -> None:
-        """Report, and with the last slot write the checkpoint."""
+        """Report that the slot has drained; after the last slot, write the checkpoint."""
         self.undrained.discard(self.slot)
         if not self.undrained:
             self.method.stopped(step, self.scaling)

@@ -1,7 +1,7 @@
-"""Coupled signals: one barrier that confirms routes and triggers migration, aligned with blocking.
+"""Implements coupled signals: one barrier, aligned with blocking, confirms routes and starts migration.
 
-The generalised on-the-fly scaling of DRRS II-B, from which Megaphone and the ablation differ by where
-the signal is injected, what it is about, and how many are under way.
+This is the generalised on-the-fly scaling of DRRS II-B. Megaphone and the ablation differ in the place of
+injection, the moves of a signal, and the number of signals under way.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 @dataclass(frozen=True)
 class Coupled:
-    """A rival with coupled signals.
+    """Moves state with coupled signals.
 
     Parameters
     ----------
     at_sources : bool
-        Inject at the sources and align at every operator, or inject at the predecessors.
+        Inject at the sources and align at every operator; otherwise inject at the predecessors.
     divide : str
-        *whole* (one signal for all moves), *subscales* (one each, two per slot at once: the naive
-        division of DRRS III-C) or *groups* (one each, strictly serial).
+        *whole* (one signal for all moves), *subscales* (a signal each, two per slot at once: the naive
+        division of DRRS III-C) or *groups* (a signal each, strictly serial).
     at_once : bool
-        Send all that leaves a slot as one batch, and serve none of it before all of it is there.
-        Else group by group, each served as it arrives (fluid).
+        Send all units from one slot to another as one batch, and serve none at a slot before all have
+        arrived. Otherwise send group by group, and serve each when it arrives (fluid).
     records_max : int
-        Room of the buffer of record scheduling; 0: none.
+        Capacity of the buffer of record scheduling; 0: none.
 
     References
     ----------
@@ -53,11 +53,11 @@ class Coupled:
 
     @property
     def in_rounds(self) -> bool:
-        """Everything that has several steps is launched as subscales are."""
+        """Return True for a method with several steps."""
         return self.divide != "whole"
 
     def steps(self, moves: Moves) -> Sequence[tuple[Subscale, ...]]:
-        """Return what each signal is about."""
+        """Return the subscales of each signal."""
         if not moves:
             return []
         if self.divide == "groups":
@@ -73,7 +73,7 @@ class Coupled:
         held: Sequence[int],
         busy: Sequence[float],
     ) -> Sequence[int]:
-        """Return the next, or with the naive division as many as DRRS's scheduler lets go."""
+        """Return the next step, or with the naive division those that DRRS's scheduler starts."""
         if self.divide != "subscales":
             return [] if running else [0]
         return greedy(waiting, running, held, one_direction(waiting, running), PER_HOST_MAX)
@@ -83,7 +83,7 @@ class Coupled:
         return CoupledHandler(slot, scaling, self)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
-        """Send the signal to where it is injected."""
+        """Inject the signal at the sources or predecessors."""
         flow = scaling.flow
         scaling.relay(lambda slot: Relay(slot, scaling))
         injected = flow.sources() if self.at_sources else flow.parents_of(scaling.operator)
@@ -93,16 +93,16 @@ class Coupled:
 
 
 class Aligning(Handler):
-    """Blocks each channel that brought a signal until all channels brought it."""
+    """Blocks each channel that has brought a signal until all channels have."""
 
     def __init__(self, slot: Slot, scaling: Scaling, records_max: int) -> None:
         super().__init__(slot, records_max)
         self.scaling = scaling
-        # In the order of coming: a set's would be another one in each process.
+        # Lists keep the order of arrival; the order of a set would differ between processes.
         self.seen: dict[Step, list[Channel]] = {}
 
     def signal(self, channel: Channel, signal: Signal) -> None:
-        """Block the channel; with the last one the signal is aligned."""
+        """Block the channel; with the last channel the signal is aligned."""
         step: Step = signal.step
         if not self.takes_part(step):
             return
@@ -127,16 +127,16 @@ class Aligning(Handler):
 
 
 class Relay(Aligning):
-    """An operator before the scaling one: aligns and passes the signal on.
+    """Aligns a signal at a slot upstream of the scaling operator, and passes it on.
 
-    A predecessor updates its routing table first. A slot that is not one only forwards.
+    A predecessor of the scaling operator first updates its routing table.
     """
 
     def __init__(self, slot: Slot, scaling: Scaling) -> None:
         super().__init__(slot, scaling, 0)
 
     def step(self) -> bool:
-        """Take an element as a slot without a handler does."""
+        """Take an element, as a slot without a handler does."""
         found = self.slot.next_channel()
         if found is not None:
             self.slot.process(found, found.take())
@@ -147,12 +147,12 @@ class Relay(Aligning):
         return False
 
     def inject(self, step: Step) -> None:
-        """Begin with a step here."""
+        """Inject the signal of a step at this slot."""
         self.slot.log.add(self.slot.clock.now_s, "injected", self.slot.name, step=step.number)
         self.aligned(step)
 
     def aligned(self, step: Step) -> None:
-        """Update the routing table if it is this slot's to update, and pass the signal on."""
+        """Update the routing table if this slot is a predecessor, and pass the signal on."""
         edge = self.slot.edge
         assert edge is not None
         if self.slot in self.scaling.flow.parents_of(self.scaling.operator):
@@ -164,29 +164,29 @@ class Relay(Aligning):
 
 
 class CoupledHandler(Aligning):
-    """A scaling slot: aligned, its groups leave; records wait where their state is not."""
+    """Sends the groups of a scaling slot after the alignment; records without state wait."""
 
     def __init__(self, slot: Slot, scaling: Scaling, method: Coupled) -> None:
         super().__init__(slot, scaling, method.records_max)
         self.method = method
         self.here: dict[Step, dict[int, Held]] = {}
         self.leaving_s: dict[int, float] = {}
-        """Unit -> watermark at its alignment: what follows here says nothing about it any more."""
+        """Unit -> watermark at its alignment; later watermarks of this slot do not apply to it."""
 
     def watermark_of(self, unit: int) -> float:
-        """Return up to where a unit may be fired; one that is about to leave stands still."""
+        """Return the watermark of a unit, which stands still while the unit is about to leave."""
         return self.leaving_s.get(unit, self.slot.watermark_s)
 
     def output_watermark_s(self) -> float:
-        """Return the least of what any unit, here or leaving, may still put out."""
+        """Return the least watermark of the units here or leaving."""
         return min([self.slot.watermark_s, *self.leaving_s.values()])
 
     def takes_part(self, step: Step) -> bool:
-        """Return whether groups leave this slot: the others have nothing to align for."""
+        """Return whether groups leave this slot; other slots need not align."""
         return self.slot.index in step.source_of.values()
 
     def aligned(self, step: Step) -> None:
-        """Let the groups of a step leave: every predecessor has routed them elsewhere by now."""
+        """Send the groups of a step, which every predecessor has routed elsewhere by now."""
         by_destination: dict[int, list[int]] = {}
         for unit, source in step.source_of.items():
             if source == self.slot.index:
@@ -217,7 +217,7 @@ class CoupledHandler(Aligning):
         self.scaling.links.carry(self.slot, receiver, state_bytes, arrive)
 
     def install(self, step: Step, batch: dict[int, Held]) -> None:
-        """Put state in place; all at once means nothing before everything is here."""
+        """Install state; with `at_once` only when all units have arrived."""
         here = self.here.setdefault(step, {})
         here.update(batch)
         expected = [u for u, slot in step.destination_of.items() if slot == self.slot.index]
@@ -247,7 +247,7 @@ def all_at_once() -> Coupled:
 
 
 def fluid() -> Coupled:
-    """Return OTFS with fluid migration (DRRS figure 1c): the ablation's variant with nothing on."""
+    """Return OTFS with fluid migration (DRRS figure 1c): the ablation's variant without mechanisms."""
     return Coupled("otfs fluid")
 
 

@@ -1,4 +1,4 @@
-"""DRRS: decoupled signals injected at the predecessors, re-routing, record scheduling, subscales."""
+"""Implements DRRS: decoupled signals from the predecessors, re-routing, record scheduling, subscales."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 @dataclass(frozen=True)
 class Drrs:
-    """DRRS with two of its mechanisms to be switched off; without decoupling it is `Coupled`.
+    """Moves state as DRRS does; two mechanisms can be switched off. Without decoupling, see `Coupled`.
 
     Parameters
     ----------
     scheduling : bool
-        Off: no buffer, one channel at a time, and a new slot serves nothing of a subscale before
-        the confirms of all predecessors are there (implicit alignment).
+        False: no buffer, one channel at a time, and a new slot serves no record of a subscale before the
+        confirms of all predecessors have arrived (implicit alignment).
     division : bool
-        Off: one subscale per pair of slots, all launched at once.
+        False: one subscale per pair of slots, all launched at once.
     records_max : int
-        Room of the buffer of record scheduling.
+        Capacity of the buffer of record scheduling.
     groups_min, per_slot : int
-        Of subscales and of their scheduler.
+        Least key groups of a subscale, and most subscales per slot at once.
     busy_max : float
-        A slot that served for a greater share of the time since the last launch takes part in one
-        subscale at a time (III-C); by default none does, as in the paper's own scheduler.
+        A slot that served for a larger share of the time since the last launch takes part in one subscale
+        at a time (III-C); by default there is no such limit, as in the paper's scheduler.
     relaxed : bool
-        Serve a unit as soon as its state is here, whoever has confirmed: each record once, but not
-        in the order of its key, for tasks that tolerate it (III-B).
+        Serve a unit as soon as its state has arrived, without confirms: each record once, but not in the
+        order of its key, for tasks that tolerate it (III-B).
 
     References
     ----------
@@ -66,7 +66,7 @@ class Drrs:
 
     @property
     def in_rounds(self) -> bool:
-        """Its scheduler launches in rounds; without division there is nothing to schedule."""
+        """Return True with division, where a scheduler launches subscales in rounds."""
         return self.division
 
     def steps(self, moves: Moves) -> Sequence[tuple[Subscale, ...]]:
@@ -83,7 +83,7 @@ class Drrs:
         held: Sequence[int],
         busy: Sequence[float],
     ) -> Sequence[int]:
-        """Return the subscales that the scheduler lets go, or without division all."""
+        """Return the subscales that the scheduler starts; without division all."""
         everything = list(range(len(waiting)))
         allowed = everything if self.scheduling else one_direction(waiting, running)
         if not self.division:
@@ -98,7 +98,7 @@ class Drrs:
         return DrrsHandler(slot, scaling, records_max, self.rerouting, order)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
-        """Set up the path of a subscale, and have every predecessor inject its signals."""
+        """Set up the path of a subscale, and make every predecessor inject its signals."""
         predecessors = scaling.flow.parents_of(scaling.operator)
         source, destination = ends(step, scaling)
         handler = scaling.handlers[destination]
@@ -136,7 +136,7 @@ class Drrs:
             self.redirect(old, new, step, elements[:behind], elements[behind:])
 
     def overtake(self, old: Channel, new: Channel, step: Step, confirm: Signal) -> None:
-        """Put the confirm in front of the output cache, and move what it overtook."""
+        """Put the confirm at the front of the output cache, and redirect the records that it overtook."""
         self.redirect(old, new, step, [confirm], list(old.waiting))
 
     def redirect(
@@ -149,7 +149,7 @@ class Drrs:
     ) -> None:
         """Move overtaken records of a step's units from one output cache to another, in order.
 
-        Watermarks are doubled; what keeps its way stays in order behind `before`.
+        Watermarks go to both caches; the other elements stay in order after `before`.
         """
         stay, leave = deque(before), list[Element]()
         for element in overtaken:
@@ -159,7 +159,7 @@ class Drrs:
             stay.append(element)
             if isinstance(element, Watermark):
                 leave.append(element)
-        # At once: what is left must not depart before the signal in front of it.
+        # Replace the cache at once, so that no element departs before the signal at its front.
         old.rewrite(stay)
         new.push(Signal("opening", step, new.sender))
         for element in leave:
@@ -171,7 +171,7 @@ class Drrs:
 
 
 def ends(step: Step, scaling: Scaling) -> tuple[Slot, Slot]:
-    """Return the slots between which the one subscale of a step moves."""
+    """Return source and destination of a step's only subscale."""
     (subscale,) = step.subscales
     return scaling.slot(subscale.source), scaling.slot(subscale.destination)
 

@@ -1,4 +1,4 @@
-"""DRRS at a scaling slot: trigger, confirm, re-routing, and state that is here but not active."""
+"""Handles DRRS at a scaling slot: trigger, confirm, re-routing, and state that is not active yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate_lab.sim.dataflow.slot import Channel, Slot
 NEVER_S = float("-inf")
 
 Sent = tuple[Slot, Record | Watermark | Signal]
-"""The predecessor that an element came from, and the element."""
+"""The predecessor that sent an element, and the element."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Rerouting:
     Parameters
     ----------
     records : int
-        As soon as it holds so many; >= 1. 256 in DRRS's code.
+        Number of held records at which they are sent; >= 1. 256 in DRRS's code.
     timeout_s : float
-        At the latest so long after the first. 1 s in DRRS's code.
+        Longest time that a record is held. 1 s in DRRS's code.
     cost_s : float
-        Of a record, at the slot that sends it on.
+        Time of a record at the slot that re-routes it.
     """
 
     records: int = 256
@@ -48,8 +48,8 @@ class Rerouting:
 class Order(Enum):
     """Names the conditions, besides state, for serving records of the new stream.
 
-    *ALL*: once every predecessor has confirmed (implicit alignment, DRRS III-A). *CHANNEL*: once
-    their own has ("fluid confirmation", III-B). *FREE*: at once.
+    *ALL*: every predecessor has confirmed (implicit alignment, DRRS III-A). *CHANNEL*: the record's
+    predecessor has confirmed ("fluid confirmation", III-B). *FREE*: no condition.
     """
 
     ALL = auto()
@@ -59,18 +59,18 @@ class Order(Enum):
 
 @dataclass(eq=False)
 class Leaving:
-    """A subscale at its old slot.
+    """Holds the state of a subscale at its old slot.
 
     Attributes
     ----------
     started : bool
-        Whether a trigger acted.
+        Whether a trigger has started the migration.
     queue : deque of int
         Units that have not left, in order.
     watermarks_s : dict of Slot to float
-        By predecessor, up to its confirm: what the units of the subscale have seen here.
+        By predecessor, the last watermark here before its confirm.
     buffer : list of Sent
-        What the re-route manager holds.
+        Elements in the re-route manager.
     """
 
     step: Step
@@ -87,14 +87,14 @@ class Leaving:
 
 @dataclass(eq=False)
 class Arriving:
-    """A unit at its new slot, until it is like any other there.
+    """Holds the state of a unit at its new slot until it has settled.
 
     Attributes
     ----------
     senders : frozenset of Slot
-        The predecessors whose confirms it waits for.
+        The predecessors whose confirms the unit needs.
     queue : deque of Sent
-        Re-routed and waiting for the state.
+        Re-routed elements that wait for the state.
     opened_s : dict of Slot to float
         Predecessors whose new stream has begun, with its last watermark.
     """
@@ -128,7 +128,7 @@ class DrrsHandler(Handler):
     # The old slot
 
     def first(self, channel: Channel, signal: Signal) -> None:
-        """Act on a trigger, or let it ride on a checkpoint barrier that stands in its channel.
+        """Act on a priority signal, or merge it into a checkpoint barrier in its channel.
 
         References
         ----------
@@ -147,7 +147,7 @@ class DrrsHandler(Handler):
             self.signal(channel, signal)
 
     def trigger(self, signal: Signal) -> None:
-        """Start the migration of a subscale; only the first trigger does."""
+        """Start the migration of a subscale; further triggers are ignored."""
         leaving = self._leaving(signal.step)
         if leaving.started:
             self._log("ignored", signal)
@@ -157,7 +157,7 @@ class DrrsHandler(Handler):
         self._ask_to_leave(leaving)
 
     def signal(self, channel: Channel, signal: Signal) -> None:
-        """Take a confirm or an opening in its turn."""
+        """Handle a confirm or an opening in its turn."""
         if signal.kind == "confirm":
             self.confirm(signal)
         else:
@@ -167,7 +167,7 @@ class DrrsHandler(Handler):
                     self._settle(unit)
 
     def confirm(self, signal: Signal) -> None:
-        """Send a confirm on, with all that waits to be re-routed before it."""
+        """Re-route a confirm, after all elements in the re-route manager."""
         leaving = self._leaving(signal.step)
         leaving.confirmed.add(signal.sender)
         self._log("confirmed", signal)
@@ -197,7 +197,7 @@ class DrrsHandler(Handler):
         leaving.buffered_records += element.count
 
     def flush(self, leaving: Leaving) -> None:
-        """Send on what the re-route manager holds: by capacity, by time, or with a confirm."""
+        """Send the elements of the re-route manager: when full, after the timeout, or with a confirm."""
         sent, leaving.buffer, leaving.buffered_records = leaving.buffer, [], 0
         leaving.flushes += 1
         if not sent:
@@ -233,7 +233,7 @@ class DrrsHandler(Handler):
             self.scaling.links.ask(self.slot, leaving.destination, leave)
 
     def _leave(self, leaving: Leaving) -> None:
-        """Take the next unit out of the store and send it; the others are served on."""
+        """Send the next unit; the other units are still served."""
         unit = leaving.queue.popleft()
         held = self.slot.store.pop(unit)
         self.scaling.left(unit, held, leaving.step)
@@ -260,7 +260,7 @@ class DrrsHandler(Handler):
         return leaving
 
     def forget(self, step: Step) -> None:
-        """Drop what is kept of a subscale that has settled at its new slot."""
+        """Drop the state of a subscale that has settled at its new slot."""
         for unit in [u for u, leaving in self.leaving.items() if leaving.step is step]:
             del self.leaving[unit]
         self.slot.advance()
@@ -273,7 +273,7 @@ class DrrsHandler(Handler):
             self.arriving[unit] = Arriving(step, senders)
 
     def receive(self, step: Step, sent: list[Sent], barrier: int) -> None:
-        """Take re-routed elements: special events, which no suspension holds back."""
+        """Receive re-routed elements, which become special events."""
         self._meet(barrier, [e for _, e in sent if isinstance(e, Record)], {})
         for sender, element in sent:
             units = (element.unit,) if isinstance(element, Record) else step.units
@@ -283,7 +283,7 @@ class DrrsHandler(Handler):
             self.take_special(unit)
 
     def take_special(self, unit: int) -> None:
-        """Pass on what was re-routed for a unit, if its state is here."""
+        """Move the re-routed elements of a unit to the special events, if its state is here."""
         arriving = self.arriving[unit]
         if not arriving.installed:
             return
@@ -295,7 +295,7 @@ class DrrsHandler(Handler):
         arriving.queue.clear()
 
     def install(self, unit: int, held: Held, watermarks_s: dict[Slot, float], barrier: int) -> None:
-        """Put the state of a unit in place; it is active once the confirms are here, too."""
+        """Install the state of a unit, which is active when the confirms have arrived, too."""
         self._meet(barrier, [], {unit: held})
         arriving = self.arriving[unit]
         self.slot.store[unit] = held
@@ -310,7 +310,7 @@ class DrrsHandler(Handler):
         self._look_again(unit)
 
     def active(self, channel: Channel, arriving: Arriving) -> bool:
-        """Return whether records of a unit that came by its new stream may be served."""
+        """Return whether records of a unit from its new stream may be served."""
         if not arriving.installed or self.order is Order.FREE:
             return arriving.installed
         if self.order is Order.CHANNEL:
@@ -318,7 +318,7 @@ class DrrsHandler(Handler):
         return arriving.confirmed >= arriving.senders
 
     def verdict(self, channel: Channel, record: Record) -> Verdict:
-        """Return whether a record is served here, waits, or is sent on."""
+        """Return whether a record is served here, waits, or is re-routed."""
         arriving = self.arriving.get(record.unit)
         if arriving is not None:
             return Verdict.SERVE if self.active(channel, arriving) else Verdict.WAIT
@@ -355,7 +355,7 @@ class DrrsHandler(Handler):
         self._settle(unit)
 
     def _settle(self, unit: int) -> None:
-        """Make a unit like any other once its own watermarks have caught up with the channels'."""
+        """End the tracking of a unit whose watermarks have caught up with those of the channels."""
         arriving = self.arriving[unit]
         if not arriving.served or not arriving.opened_s.keys() >= arriving.senders:
             return
@@ -376,7 +376,7 @@ class DrrsHandler(Handler):
         return any(known.get(c.sender, c.watermark_s) < c.watermark_s for c in self.slot.inputs)
 
     def watermark(self, channel: Channel, time_s: float) -> None:
-        """Note a watermark for units on the move, and double it to their new slots."""
+        """Record a watermark for units that move, and re-route a copy to their new slots."""
         sender = channel.sender
         for leaving in {id(x): x for x in self.leaving.values()}.values():
             if sender not in leaving.confirmed:
@@ -391,7 +391,7 @@ class DrrsHandler(Handler):
                     self._settle(unit)
 
     def watermark_of(self, unit: int) -> float:
-        """Return up to where a unit may be fired: a unit on the move has watermarks of its own."""
+        """Return the watermark of a unit; a unit that moves has its own."""
         if unit in self.arriving:
             return self._arriving_s(self.arriving[unit])
         if unit in self.leaving:
@@ -399,7 +399,7 @@ class DrrsHandler(Handler):
         return self.slot.watermark_s
 
     def output_watermark_s(self) -> float:
-        """Return the least of what any unit, here or leaving, may still put out."""
+        """Return the least watermark of the units here, arriving or leaving."""
         held = [self._arriving_s(arriving) for arriving in self.arriving.values()]
         held += [min(leaving.watermarks_s.values()) for leaving in self.leaving.values()]
         return min([self.slot.watermark_s, *held])
@@ -419,7 +419,7 @@ class DrrsHandler(Handler):
     # Checkpoints
 
     def in_transit(self) -> dict[int, list[Record]]:
-        """Return what is held here, by rank."""
+        """Return the records in the handler, by rank."""
         found = super().in_transit()
         found[0] = [
             element
@@ -436,11 +436,11 @@ class DrrsHandler(Handler):
         return found
 
     def old_units(self) -> frozenset[int]:
-        """Return the units that leave, but for those that have come back."""
+        """Return the units that leave, without those that are coming back."""
         return frozenset(self.leaving.keys() - self.arriving.keys())
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return, of each subscale that leaves, what has left and who has confirmed."""
+        """Return for each subscale that leaves the waiting units and the confirmed predecessors."""
         return [
             {
                 "step": leaving.step.number,
@@ -452,10 +452,11 @@ class DrrsHandler(Handler):
         ]
 
     def _meet(self, barrier: int, records: list[Record], store: dict[int, Held]) -> None:
-        """Take part in the checkpoints that a message crosses.
+        """Handle the checkpoints that a message crosses.
 
-        One sent after a checkpoint that was not taken here yet: it is taken now. One sent before a
-        checkpoint that was taken here: it belongs to that one's data in transit.
+        If the message was sent after a checkpoint that this slot has not taken, the slot takes it now. If
+        it was sent before a checkpoint that this slot has taken, it is data in transit of that
+        checkpoint.
         """
         slot = self.slot
         for number in range(slot.barrier + 1, barrier + 1):

@@ -1,4 +1,4 @@
-"""Meces: one synchronisation, then state is fetched by whoever has a record for it."""
+"""Implements Meces: one synchronisation, then a slot fetches the state for its next record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headgate_lab.sim.dataflow.handler import Handler, Verdict
 from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 SUB_GROUPS = 32
-"""Parts of a key group that are fetched on their own (DRRS's port of Meces)."""
+"""Independently fetched parts of a key group (DRRS's port of Meces)."""
 
 
 @dataclass(frozen=True)
 class Meces:
-    """Meces as DRRS implements it: fetch on demand from both sides, sub-groups, no buffer.
+    """Moves state as DRRS's port of Meces does: fetch on demand by both slots, sub-groups, no buffer.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class Meces:
 
     References
     ----------
-    DRRS V-A and V-B. Differs: windows of what moves are put out once it stays at its new slot, so
-    that the counts are right although the order of a key's records is not kept.
+    DRRS V-A and V-B. Differs: a unit emits windows only when it stays at its new slot, so that the counts
+    are right although the order of a key's records is not kept.
     """
 
     name: ClassVar[str] = "meces"
@@ -53,7 +53,7 @@ class Meces:
         held: Sequence[int],
         busy: Sequence[float],
     ) -> Sequence[int]:
-        """Return the next step once none runs."""
+        """Return the next step when none runs."""
         return [] if running else [0]
 
     def handler(self, slot: Slot, scaling: Scaling) -> MecesHandler:
@@ -61,7 +61,7 @@ class Meces:
         return MecesHandler(slot, scaling)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
-        """Have every predecessor route everything and say so, once."""
+        """Make every predecessor update its routes and send one signal."""
         for handler in scaling.handlers.values():
             assert isinstance(handler, MecesHandler)
             handler.begin(step)
@@ -69,7 +69,7 @@ class Meces:
             scaling.flow.command(slot, self.inject, slot, step)
 
     def inject(self, slot: Slot, step: Step) -> None:
-        """Update the routing table and tell every slot, in order with the records."""
+        """Update the routing table, and send the signal to every slot, in order with the records."""
         assert slot.edge is not None
         slot.log.add(slot.clock.now_s, "injected", slot.name, step=step.number)
         for unit, destination in step.destination_of.items():
@@ -80,18 +80,18 @@ class Meces:
 
 
 class MecesHandler(Handler):
-    """Fetches what the front record needs, from either side; the rest is pushed in the background.
+    """Fetches the unit that the next record needs, and pushes the others in the background.
 
     Attributes
     ----------
     homing : deque of int
-        Units to be pushed to their new slot.
+        Units to push to their new slot.
     wanted : int or None
-        What the front record waits for: it is served before the unit can be fetched away again.
+        Unit for which the next record waits; the record is served before the unit can leave again.
     unsettled : int
-        Units that left, or are to leave, this slot and may still come back.
+        Number of units that leave this slot and may still come back.
     owed : list of (int, Slot, Step)
-        Asked for, not here or not free to go.
+        Requested units that are not at this slot, or may not leave yet.
     """
 
     def __init__(self, slot: Slot, scaling: Scaling) -> None:
@@ -117,7 +117,7 @@ class MecesHandler(Handler):
         self.frozen_s = self.slot.watermark_s if self.homing else float("inf")
 
     def signal(self, channel: Channel, signal: Signal) -> None:
-        """Start to push with the first signal; after the last nothing is fetched back."""
+        """Start to push with the first signal; after the last one no unit is fetched back."""
         if signal.step.source_of and self.slot.index in signal.step.source_of.values():
             if not self.confirmed:
                 slot = self.slot
@@ -128,7 +128,7 @@ class MecesHandler(Handler):
             self.push()
 
     def verdict(self, channel: Channel, record: Record) -> Verdict:
-        """Return whether the state is here; if not, fetch it."""
+        """Return SERVE if the state is at this slot; otherwise fetch it, and return WAIT."""
         if record.unit in self.slot.store:
             if record.unit == self.wanted:
                 self._got_it()
@@ -139,16 +139,16 @@ class MecesHandler(Handler):
         return Verdict.WAIT
 
     def give(self, unit: int, receiver: Slot, step: Step) -> None:
-        """Send a unit to a slot that asked for it, as soon as it is here and free to go."""
+        """Send a unit to a slot that requested it, as soon as it is at this slot and may leave."""
         if step is not self.step_now or unit not in step.unsettled:
-            return  # it stays where it is by now
+            return  # the unit has already settled
         if unit in self.slot.store and unit != self.wanted:
             self._send(unit, receiver, urgent=True)
         else:
             self.owed.append((unit, receiver, step))
 
     def push(self) -> None:
-        """Send the next unit home."""
+        """Send the next unit to its new slot."""
         while self.homing and not self.pushing:
             unit = self.homing.popleft()
             if unit in self.slot.store and unit != self.wanted and self.step_now is not None:
@@ -156,7 +156,7 @@ class MecesHandler(Handler):
                 self._send(unit, self.scaling.slot(self.step_now.destination_of[unit]))
 
     def install(self, unit: int, held: Held) -> None:
-        """Put a unit in place, for good if its old slot needs it no more."""
+        """Install a unit, for good if its old slot no longer needs it."""
         step = self.step_now
         assert step is not None
         self.slot.store[unit] = held
@@ -176,14 +176,14 @@ class MecesHandler(Handler):
         return self.confirmed >= self.senders
 
     def watermark_of(self, unit: int) -> float:
-        """Return the slot's watermark, or nothing while a unit may still go back."""
+        """Return the slot's watermark, or -inf while a unit may still go back."""
         step = self.step_now
         if step is not None and unit in step.unsettled:
             return float("-inf")
         return self.slot.watermark_s
 
     def output_watermark_s(self) -> float:
-        """Return the least of what may still be put out."""
+        """Return the least watermark at which windows may still be emitted."""
         return min(self.slot.watermark_s, self.frozen_s)
 
     def _got_it(self) -> None:
@@ -197,7 +197,7 @@ class MecesHandler(Handler):
             self.give(unit, receiver, step)
 
     def _ask(self, unit: int) -> None:
-        """Ask the other side: a unit is here, there, or on its way here."""
+        """Request a unit from the other slot: a unit is there, or on its way here."""
         step = self.step_now
         assert step is not None, f"unit {unit} is nowhere"
         source, destination = step.source_of[unit], step.destination_of[unit]
@@ -216,7 +216,7 @@ class MecesHandler(Handler):
             self.pushing = False
         held = None if unit == self.wanted else self.slot.store.pop(unit, None)
         if held is None:
-            links.carry(self.slot, receiver, 0.0, lambda: None)  # went, or is to go, another way
+            links.carry(self.slot, receiver, 0.0, lambda: None)  # it has left, or is wanted here
             if urgent and self.step_now is not None:
                 self.owed.append((unit, receiver, self.step_now))
         else:
@@ -227,7 +227,7 @@ class MecesHandler(Handler):
         self.push()
 
     def _finish_routes(self, step: Step) -> None:
-        """Nothing of the old stream is left here: what is at its new slot stays there."""
+        """Settle the units at their new slots, after the old stream has ended here; push the others."""
         for unit, source in step.source_of.items():
             if source == self.slot.index and unit in step.unsettled:
                 there = self.scaling.slot(step.destination_of[unit])

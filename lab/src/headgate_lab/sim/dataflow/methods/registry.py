@@ -1,4 +1,4 @@
-"""Methods by the names that tables and tests use."""
+"""Finds methods by their names in tables and tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ METHODS: Mapping[str, Callable[[], Method]] = {
     "only scheduling": coupled.only_scheduling,
     "only subscale": coupled.only_subscale,
 }
-"""*only* this or that is DRRS with one mechanism (V-C); with none it is *otfs fluid*."""
+"""Methods by name. *only ...* is DRRS with one mechanism (V-C); with none it is *otfs fluid*."""
 
 
 def method(name: str) -> Method:
-    """Return a method as the paper parametrises it.
+    """Return a method with the paper's parameters.
 
     Raises
     ------
