@@ -21,7 +21,11 @@ IDENTITY = {"groups": 1}
         ("identity.json", {"format": 2}, "it lacks job or query"),
         ("identity.json", {"format": 2, "job": "j"}, "it lacks job or query"),
         ("identity.json", {"format": 1, "query": {}}, "it lacks job or query"),
-        ("identity.json", {"format": 3}, "has format 3, this headgate reads 2: upgrade it"),
+        (
+            "identity.json",
+            {"format": 3},
+            "has format 3, this headgate reads up to format 2: upgrade headgate",
+        ),
         ("meaning.json", {}, f"it lacks {MEANING}"),
         ("identity.json", [], "identity.json"),
     ],

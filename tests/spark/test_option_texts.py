@@ -115,8 +115,8 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest() -> None:
         ConfigError, match=r'unknown option "headgate.atempts"; did you mean "headgate.a'
     ):
         own.check_option("headgate.atempts", 3)
-    with pytest.raises(ConfigError, match=r'^unknown option "zzzzzzzzzzzz"\.$'):
-        own.check_option("zzzzzzzzzzzz", 3)
+    with pytest.raises(ConfigError, match=r'^unknown option "headgate.zzzzzzzzzzzz"\.$'):
+        own.check_option("headgate.zzzzzzzzzzzz", 3)
 
 
 def test_an_option_of_a_store_has_its_own_letter_case_and_hides_its_text() -> None:

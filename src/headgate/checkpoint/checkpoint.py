@@ -188,7 +188,8 @@ class Checkpoint:
             raise damaged(name, "it lacks format")
         if content["format"] not in READABLE:
             written = shown(content["format"], 40)
-            msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
+            reads = f"this headgate reads up to format {FORMAT}"
+            msg = f"{name} has format {written}, {reads}: upgrade headgate"
             raise CheckpointError(msg)
         if not {"job", "query"} <= content.keys():
             raise damaged(name, "it lacks job or query")

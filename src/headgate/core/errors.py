@@ -131,7 +131,11 @@ def instead_of(name: str, given: Iterable[str]) -> str:
     return f' instead of "{by_name[close[0]]}"' if close else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"``, the end of a sentence, for the closest known name, or ``""``."""
-    close = difflib.get_close_matches(name, list(known), cutoff=0.5)
-    return f'; did you mean "{close[0]}"?' if close else ""
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return ``"; did you mean X?"``, the end of a sentence, for the closest known name, or ``""``.
+
+    `prefix`: the beginning of all known names, which makes no name a near one.
+    """
+    ends = [each.removeprefix(prefix) for each in known]
+    close = difflib.get_close_matches(name.removeprefix(prefix), ends, cutoff=0.5)
+    return f'; did you mean "{prefix}{close[0]}"?' if close else ""

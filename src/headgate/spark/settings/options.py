@@ -345,7 +345,7 @@ def check_option(key: str, value: object) -> tuple[str, str]:
         return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))
     option = _BY_LOWER.get(key.lower())
     if option is None:
-        msg = f'unknown option "{key}"{nearest(key, OPTIONS) or "."}'
+        msg = f'unknown option "{key}"{nearest(key, OPTIONS, PREFIX) or "."}'
         raise ConfigError(msg)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     option.value_of(text)
