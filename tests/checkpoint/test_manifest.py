@@ -85,11 +85,11 @@ def test_manifests_without_an_identity_are_refused(tmp_path: Path) -> None:
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     raw, _ = sealed(json_line({"format": FORMAT + 1}))
-    with pytest.raises(CheckpointError, match="upgrade it"):
+    with pytest.raises(CheckpointError, match="upgrade headgate"):
         decode(raw, "manifest")
     checkpoint, _ = begun(tmp_path)
     (checkpoint.root / "identity.json").write_bytes(raw)
-    with pytest.raises(CheckpointError, match="upgrade it"):
+    with pytest.raises(CheckpointError, match="upgrade headgate"):
         checkpoint.identity()
 
 
