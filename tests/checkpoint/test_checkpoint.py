@@ -396,6 +396,22 @@ def test_verify_names_a_chain_that_leads_elsewhere(driver: Driver):
     assert found == [f"{OPERATOR}, key group 0: its chain does not lead to {wrong.tokens[0]}"]
 
 
+def test_verify_names_a_chain_that_cannot_be_read_and_looks_at_the_others(driver: Driver):
+    for _ in range(3):
+        driver.step()
+    last = driver.last
+    assert last is not None
+    heads = last.heads[OPERATOR]
+    steps = (7, heads.steps[1], 8, *heads.steps[3:])
+    driver.checkpoint.commit(
+        replace(last, step=3, heads={OPERATOR: Heads(heads.tokens, steps)}, sections={}, blobs=(), files=(),
+                payloads={}, previous=last.digest)
+    )  # fmt: skip
+    found = problems(Checkpoint(driver.path))
+    named = [f"{OPERATOR}, key group {group}: " for group in (0, 2)]
+    assert [text[: len(name)] for text, name in zip(found, named, strict=True)] == named
+
+
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("kind", ["intents", "backlog", "late"])
 def test_a_directory_that_is_gone_or_a_link_stops_neither_verification_nor_collection(
