@@ -404,8 +404,8 @@ def test_verify_names_a_chain_that_cannot_be_read_and_looks_at_the_others(driver
     heads = last.heads[OPERATOR]
     steps = (7, heads.steps[1], 8, *heads.steps[3:])
     driver.checkpoint.commit(
-        replace(last, step=3, heads={OPERATOR: Heads(heads.tokens, steps)}, sections={}, blobs=(), files=(),
-                payloads={}, previous=last.digest)
+        replace(last, step=3, heads={OPERATOR: Heads(heads.tokens, steps)}, sections={}, blobs=(),
+                files=(), payloads={}, previous=last.digest)
     )  # fmt: skip
     found = problems(Checkpoint(driver.path))
     named = [f"{OPERATOR}, key group {group}: " for group in (0, 2)]

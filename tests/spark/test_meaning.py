@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.checkpoint.identity import refuse_another
+from headgate.core.errors import CheckpointError
 from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 
@@ -53,9 +55,11 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
 
 
 def means(frame: DataFrame, mode: str = "append") -> dict[str, Any]:
-    """Return the texts of a query by operator."""
-    found: dict[str, Any] = described(frame, mode)["operators"]
-    return found
+    """Return the texts of a query by operator, without types."""
+    operators: dict[str, Any] = described(frame, mode)["operators"]
+    return {
+        name: {k: v for k, v in part.items() if k != "types"} for name, part in operators.items()
+    }
 
 
 def described(frame: DataFrame, mode: str) -> dict[str, Any]:
@@ -262,6 +266,83 @@ def test_a_column_of_a_union_has_the_name_of_each_branch(
     assert exact["aggregates"] == ["sum(v | w)"]
     assert same["exact"] == {}
     assert made["exact"] != summed("v", "x")["exact"]
+
+
+CHANGED = {
+    "a lateral subquery": (
+        "select k, sum(x) from rows, lateral (select v as x) group by k",
+        "select k, sum(x) from rows, lateral (select w as x) group by k",
+    ),
+    "a filter of a subquery": (
+        "select k, sum(v * (select max(x) from values (1), (9) t(x) where x < 5)) from rows group by k",
+        "select k, sum(v * (select max(x) from values (1), (9) t(x) where x > 5)) from rows group by k",
+    ),
+    "the column of IN": (
+        "select k, count_if(k in (select x from values (1, 7) t(x, y))) from rows group by k",
+        "select k, count_if(k in (select y from values (1, 7) t(x, y))) from rows group by k",
+    ),
+    "the outer column of EXISTS": (
+        "select k, count_if(exists(select 1 from values (1, 7) t(x, y) where x = k)) from rows"
+        " group by k",
+        "select k, count_if(exists(select 1 from values (1, 7) t(x, y) where y = k)) from rows"
+        " group by k",
+    ),
+    "letters of an argument": (
+        "select k, count_if(s like any ('%V%', 'q')) from rows group by k",
+        "select k, count_if(s like any ('%v%', 'q')) from rows group by k",
+    ),
+    "how often a set of keys comes": (
+        "select k, s, sum(v) from rows group by grouping sets ((k), (s), (s))",
+        "select k, s, sum(v) from rows group by grouping sets ((k), (k), (s))",
+    ),
+    "a cast that may fail": (
+        "select k, sum(cast(v as tinyint)) from rows group by k",
+        "select k, sum(try_cast(v as tinyint)) from rows group by k",
+    ),
+    "the type of a key": (
+        "select boolean(v), count(1) from rows group by boolean(v)",
+        "select v, count(1) from rows group by v",
+    ),
+    "how often a branch comes": (
+        "select sum(x) from (select v x from rows union all select v from rows"
+        " union all select w from rows)",
+        "select sum(x) from (select v x from rows union all select w from rows"
+        " union all select w from rows)",
+    ),
+}
+"""Pairs of queries whose state means different things, and whose first texts are, or were, the same."""
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_the_first_texts_do_not_tell_apart_the_exact_ones_do(
+    rows: DataFrame, tmp_path: Path, what: str
+) -> None:
+    rows.createOrReplaceTempView("rows")
+    before, after = (
+        {"meaning": described(rows.sparkSession.sql(text), "update")} for text in CHANGED[what]
+    )
+    refuse_another(before, before, str(tmp_path))
+    for old, new in ((before, after), (after, before)):
+        with pytest.raises(CheckpointError, match="belongs to another query"):
+            refuse_another(old, new, str(tmp_path))
+
+
+@pytest.mark.parametrize(("column", "refused"), [("w AS v", True), ("v, w AS more", False)])
+def test_columns_that_a_function_gets_are_compared_by_name(
+    rows: DataFrame, column: str, refused: bool
+) -> None:
+    def kept(column: str) -> dict[str, Any]:
+        frame = rows.selectExpr("k", *column.split(", "))
+        grouped = frame.groupBy("k").applyInPandasWithState(
+            lambda key, frames, state: frames, "k int", "n bigint", "update", "NoTimeout"
+        )
+        return {"meaning": described(grouped, "update")}
+
+    if not refused:
+        refuse_another(kept("v"), kept(column), "CK")
+        return
+    with pytest.raises(CheckpointError, match=r"column v: was `v`, now `w`"):
+        refuse_another(kept("v"), kept(column), "CK")
 
 
 def test_columns_of_two_static_tables_are_told_apart(spark: SparkSession, rows: DataFrame) -> None:

@@ -71,7 +71,7 @@ def named(column: Made, child: Made, **parts: Any) -> Made:
     return made
 
 
-A, B, D = attribute("a"), attribute("b"), attribute("odd name")
+A, B, D = (attribute(name, SimpleNamespace(sql=lambda: "INT")) for name in ("a", "b", "odd name"))
 ROWS = source(A, B, D)
 
 
@@ -136,7 +136,10 @@ def test_a_cast_counts_where_the_user_wrote_it_and_it_changes_the_value(
     before: Made, after: str, implicit: bool, expected: str
 ) -> None:
     child = attribute("a", kind("INT")) if before._kind == "AttributeReference" else before
-    assert text(Made("Cast", child, dataType=kind(after), implicit=implicit)) == expected
+    assert (
+        text(Made("Cast", child, dataType=kind(after), implicit=implicit, evalMode="LEGACY"))
+        == expected
+    )
 
 
 def test_a_call_says_distinct_and_its_filter() -> None:
@@ -336,33 +339,38 @@ def aggregate(at: int, *grouping: Made, order: tuple[Made, ...] = ()) -> Any:
 
 
 def test_an_aggregate_has_keys_window_and_each_call_once() -> None:
-    call = Made("AggregateExpression", aggregateFunction=Made("Sum", A), isDistinct=False,
-                filter=option(None))  # fmt: skip
+    total = Made("Sum", A, dataType=kind("BIGINT"))
+    call = Made(
+        "AggregateExpression", aggregateFunction=total, isDistinct=False, filter=option(None)
+    )
     node = made(kind="Aggregate", aggregateExpressions=[Made("Add", call, lit("1")), A, call])
     whole = aggregate(1, A, B, D, order=(B,))
     assert means(node, aggregate=whole) == {
         "keys": ["a", "`odd name`"], "window": "b", "aggregates": ["sum(a)"], "order": ["b"],
+        "types": ["INT", "INT", "BIGINT"],
     }  # fmt: skip
     assert means(node, aggregate=aggregate(-1, A, B)) == {
-        "keys": ["a", "b"], "window": "", "aggregates": ["sum(a)"],
+        "keys": ["a", "b"], "window": "", "aggregates": ["sum(a)"], "types": ["INT", "INT", "BIGINT"],
     }  # fmt: skip
     assert means(node, aggregate=aggregate(0, A))["window"] == "a"
 
 
 def test_facts_of_all_texts_stand_beside_an_operators_own() -> None:
     SETTINGS["spark.sql.session.timeZone"] = "Asia/Tokyo"
-    parts = {"unsaid": "ascending", "zone": "UTC"}
-    keys = (Made("Mode", A, **parts), Made("Later", lit("TIMESTAMP 'x'", "TIMESTAMP"), zone="CET"))
+    parts = {"unsaid": "ascending", "zone": "UTC", "dataType": kind("INT")}
+    moment = lit("TIMESTAMP 'x'", "TIMESTAMP")
+    keys = (Made("Mode", A, **parts), Made("Later", moment, zone="CET", dataType=kind("TIMESTAMP")))
     found = means(made(kind="Aggregate", aggregateExpressions=[]), aggregate=aggregate(-1, *keys))
     assert found["time zone"] == "CET, UTC"
     assert found[CONSTANTS] == "Asia/Tokyo"
     assert found[ARGUMENTS] == ["mode(a): ascending"]
     assert not {"lookups", BRANCHES} & set(found)
-    p = attribute("p")
+    p = attribute("p", kind("INT"))
     below = join(source(A), source(p, streams=False), output=[A, p])
     node = made(below, kind="Aggregate", aggregateExpressions=[])
     assert means(node, aggregate=aggregate(-1, p)) == {
         "keys": ["static.p"], "window": "", "aggregates": [], "lookups": ["left outer join"],
+        "types": ["INT"],
     }  # fmt: skip
 
 
@@ -370,7 +378,7 @@ def test_duplicates_have_columns_and_an_event_time() -> None:
     at = attribute("at", watermark=True)
     for name in ("Deduplicate", "DeduplicateWithinWatermark"):
         for columns, time in (((A, at), "at"), ((A, B), "")):
-            node = made(source(*columns), kind=name, keys=[B])
+            node = made(source(*dict.fromkeys((*columns, B))), kind=name, keys=[B])
             assert means(node) == {"columns": ["b"], "event time": time}
 
 

@@ -21,6 +21,13 @@ MEANING = "meaning"
 ARGUMENTS, BRANCHES, CONSTANTS = "arguments", "branches of unions", "time zone of constants"
 """Fields added to a meaning after its version was fixed; an older checkpoint lacks them."""
 
+TYPES = "types"
+"""Field of an aggregate: types of its keys and results, which an older checkpoint lacks."""
+
+COLUMN = "column "
+"""Begin of the fields with the columns that a function of the user's gets; only columns that both
+meanings have are compared."""
+
 EXACT = "exact"
 """Key of a meaning: texts by the operator's id, as under ``operators``, where a union or a static table
 makes these inexact. Without the key an earlier release wrote the meaning."""
@@ -30,7 +37,7 @@ CASE = "case"
 
 _NAMES_AROUND = re.compile(r"('(?:[^'\\]|\\.)*')|[^']+")
 
-_LATER = (ARGUMENTS, BRANCHES, CONSTANTS)
+_LATER = (ARGUMENTS, BRANCHES, CONSTANTS, TYPES)
 
 _REMEDY = "start the query as it was, or use a new checkpointLocation."
 
@@ -88,6 +95,8 @@ def _compare_meanings(
         for field in [*old[operator], *(new[operator].keys() - old[operator].keys())]:
             was, now = old[operator].get(field), new[operator].get(field)
             if field in _LATER and was is None:
+                continue
+            if field.startswith(COLUMN) and None in (was, now):
                 continue
             if was != now and (case or _in_lower_case(was) != _in_lower_case(now)):
                 _refuse(f"{field}{where}", *_different(was, now), location)

@@ -8,12 +8,22 @@ sources, because these change only future input.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headgate.checkpoint.identity import ARGUMENTS, BRANCHES, CASE, CONSTANTS, EXACT
+from headgate.checkpoint.identity import (
+    ARGUMENTS,
+    BRANCHES,
+    CASE,
+    COLUMN,
+    CONSTANTS,
+    EXACT,
+    TYPES,
+)
 from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.shape import FAILED
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import PlannedOperator
@@ -32,7 +42,8 @@ def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[s
         if part:
             parts[op.id] = part
         if inexact:
-            exact[op.id], _ = _of_operator(spark, op, exact=True)
+            with suppress(*FAILED):  # without exact texts where Spark refuses to be asked for them
+                exact[op.id], _ = _of_operator(spark, op, exact=True)
     said = {"version": VERSION, "operators": parts, EXACT: exact}
     sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
     return said | {CASE: True} if sensitive else said
@@ -71,10 +82,15 @@ def _aggregate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
         "aggregates": [],
     }
     calls: dict[str, None] = {}
+    results: list[Jvm] = []
     for expression in each(op.node.aggregateExpressions()):
         for call in _calls(expression):
-            calls[texts.text(call)] = None
+            if (text := texts.text(call)) not in calls:
+                results.append(call.aggregateFunction())
+            calls[text] = None
     fields["aggregates"] = list(calls)
+    keys = [e for i, e in enumerate(grouping) if i != at]
+    fields[TYPES] = [str(part.dataType().sql()) for part in (*keys, *results)]
     if op.aggregate.order:
         fields["order"] = [texts.text(e) for e in op.aggregate.order]
     return fields
@@ -127,7 +143,7 @@ def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 
 def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
-    fields = {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
+    fields = {"keys": [texts.text(a) for a in each(op.node.leftAttributes())], **_columns(texts)}
     user = getattr(op.spec, "processor", None)
     while user is not None and not isinstance(user, WindowProcessor):
         user = getattr(user, "processor", None)
@@ -136,7 +152,20 @@ def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 
 def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
-    return {"keys": [texts.text(a) for a in each(op.node.groupingAttributes())]}
+    keys = [texts.text(a) for a in each(op.node.groupingAttributes())]
+    return {"keys": keys, **_columns(texts)}
+
+
+def _columns(texts: Texts) -> dict[str, str]:
+    """Return the texts of the columns that a function of the user's gets, if they are to be exact."""
+    texts.inexact.add("columns")
+    if not texts.exact:
+        return {}
+    below = texts.below(0)
+    columns = list(each(below.plan.output()))
+    times = [a for a in columns if a.metadata().contains(WATERMARK)]
+    fields = {f"{COLUMN}{a.name()}": below.text_of(a) for a in columns}
+    return fields | ({"event time": below.text_of(times[0])} if times else {})
 
 
 _KINDS: Mapping[str, Callable[[Texts, PlannedOperator], dict[str, Any]]] = {

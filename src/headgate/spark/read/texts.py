@@ -72,15 +72,18 @@ _MADE_BY_PYTHON = {
 _WITHOUT_ZONE = {"TimestampAddInterval", "TimeAdd"}
 """Sums of time and interval, in which only whole days and months depend on the time zone."""
 
+_SUBQUERIES = {"Exists", "ListQuery", "ScalarSubquery"}
+
 _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 
 
 class Texts:
     """Writes expressions over the input of a plan's node.
 
-    `plan`: plan node. `shared`: texts of the node above, which share the attributes below. `exact`:
-    whether each branch of a union has its own names for columns, and each static table a name of its own;
-    texts of earlier releases have neither.
+    `plan`: plan node. `shared`: texts of the node above, which share the attributes below. `outer`: texts
+    of the node around a subquery, whose columns the subquery may use. `exact`: whether to tell apart what
+    earlier releases did not: names of each branch of a union, static tables, subqueries, columns that a
+    node makes in another way than by a projection, and more.
 
     Attributes
     ----------
@@ -93,7 +96,13 @@ class Texts:
     """
 
     def __init__(
-        self, spark: SparkSession, plan: Jvm, shared: Texts | None = None, *, exact: bool = False
+        self,
+        spark: SparkSession,
+        plan: Jvm,
+        shared: Texts | None = None,
+        *,
+        outer: Texts | None = None,
+        exact: bool = False,
     ) -> None:
         self.spark = spark
         self.plan = plan
@@ -105,6 +114,7 @@ class Texts:
         self.unions: list[Texts] = [] if shared is None else shared.unions
         self.inexact: set[str] = set() if shared is None else shared.inexact
         self.exact: bool = exact if shared is None else shared.exact
+        self.outer: Texts | None = shared.outer if outer is None and shared is not None else outer
         self._united_columns: list[list[str]] = []
         self._variables: dict[str, str] = {}
         self._common: dict[str, Jvm] = {}
@@ -148,7 +158,9 @@ class Texts:
         if self.name == "Union":
             return self._united(wanted, name)
         if self.name in _MADE_BY_PYTHON and wanted in self._ids:
-            return f"{_function_name(self.plan)}().{_quoted(name)}"
+            self.inexact.add(name)
+            columns = self.below(0).columns() if self.exact else ""
+            return f"{_function_name(self.plan)}({columns}).{_quoted(name)}"
         return self._from_below(wanted, name)
 
     def _named(self, expressions: Jvm, wanted: str, name: str) -> str:
@@ -165,14 +177,17 @@ class Texts:
         if wanted not in self._ids:
             return self._from_below(wanted, name)
         at = self._ids.index(wanted)
-        texts: dict[str, None] = {}
+        every: list[str] = []
         for projection in each(self.plan.projections()):
             expression = projection.apply(at)
             window = self._window(expression, None)
             if window:
                 return window
-            texts[self._text(expression)] = None
-        return " | ".join(texts)
+            every.append(self._text(expression))
+        texts = dict.fromkeys(every)
+        if len(texts) < len(every):
+            self.inexact.add(name)
+        return " | ".join(every if self.exact else texts)
 
     def _united(self, wanted: str, name: str) -> str:
         at = self._ids.index(wanted)
@@ -187,7 +202,15 @@ class Texts:
             if not self._united_columns:
                 self.unions.append(self)
             self._united_columns.append(texts)
-        return " | ".join(sorted(set(texts)))
+        if len(set(texts)) == 1:
+            return texts[0]
+        if len(set(texts)) < len(texts):
+            self.inexact.add(name)
+        return " | ".join(sorted(texts if self.exact else set(texts)))
+
+    def columns(self) -> str:
+        """Return the texts of all output columns of the node."""
+        return ", ".join(self.text_of(attribute) for attribute in each(self.plan.output()))
 
     def branches(self) -> str:
         """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ."""
@@ -199,8 +222,7 @@ class Texts:
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
         if not there:
-            # a column of a source, or of a node that does not show its expression
-            return _quoted(name)
+            return self._own(wanted, name)
         at = there[0]
         text = self._children[at]._column(wanted, name)
         if self.name != "Join":
@@ -222,7 +244,45 @@ class Texts:
         """Number of joins with a static table in the plan."""
         children = [child for child in self._children if child.plan.isStreaming()]
         below = sum(child._static_joins for child in children)
-        return below + (self.name == "Join" and len(children) == 1)
+        if self.name != "Join" or len(children) != 1:
+            return below
+        return below + (str(self.plan.joinType().sql()).lower() not in ("left semi", "left anti"))
+
+    def _own(self, wanted: str, name: str) -> str:
+        """Return the text of a column of a source, or of a node that makes it without a projection."""
+        if not self._children:
+            return _quoted(name)
+        self.inexact.add(name)
+        if not self.exact:
+            return _quoted(name)
+        if self.name == "LateralJoin":
+            right = Texts(self.spark, self.plan.right().plan(), self, outer=self)
+            return right._column(wanted, name)
+        if self.name == "Window" and wanted in ids_of(self.plan.windowExpressions()):
+            return self._named(self.plan.windowExpressions(), wanted, name)
+        parts = self._parts()
+        if self.name == "ScriptTransformation":
+            parts = [str(self.plan.script()), self.below(0).columns()]
+        return f"{self.name}({', '.join(parts)}).{_quoted(name)}"
+
+    def _parts(self) -> list[str]:
+        """Return the texts of the node's expressions, without columns that it makes itself."""
+        below = {number for child in self._children for number in child._ids}
+        return [
+            self.text(part)
+            for part in each(self.plan.expressions())
+            if class_name(part) != "AttributeReference" or id_of(part) in below
+        ]
+
+    def whole(self) -> str:
+        """Return the text of a whole plan, such as a subquery's, but for what its tables hold."""
+        children = [child.whole() for child in self._children]
+        if self.name in ("SubqueryAlias", "View"):
+            return children[0]
+        parts = (
+            self._parts() if children else sorted(str(a.name()) for a in each(self.plan.output()))
+        )
+        return f"{self.name if children else ''}({', '.join([*parts, *children])})"
 
     def _look_up(self) -> None:
         """Add a join with a static table to `lookups`."""
@@ -283,15 +343,38 @@ class Texts:
         if stands_for_another(self.spark, expression):
             texts = [self._text(parameter) for parameter in each(expression.parameters())]
             text = sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
+            self.inexact.add(text)
+            if self.exact:
+                self._text(expression.replacement())  # for the time zones on which it depends
         else:
             text = self._generic(expression, name)
-        arguments = unsaid(expression, name)
-        if name == "ScalarSubquery":
-            plan = expression.plan()
-            arguments = Texts(self.spark, plan, self).text_of(plan.output().apply(0))
+        arguments = self._arguments(expression, name)
+        if arguments and self.exact:
+            escaped = arguments.replace("\\", "\\\\").replace("'", "\\'")
+            arguments = f"'{escaped}'"  # upper and lower case count between quotes
+        elif arguments != arguments.lower():
+            self.inexact.add(text)
         if arguments:
             self.arguments.add(f"{_bare(text)}: {arguments}")
         return text
+
+    def _arguments(self, expression: Jvm, name: str) -> str:
+        """Return the arguments that the SQL of an expression omits; "" if it omits none."""
+        if name in _SUBQUERIES:
+            self.inexact.add(name)
+            plan = expression.plan()
+            if self.exact:
+                return Texts(self.spark, plan, self, outer=self).whole()
+            return (
+                Texts(self.spark, plan, self).text_of(plan.output().apply(0))
+                if name == "ScalarSubquery"
+                else ""
+            )
+        if name == "UpdateFields":
+            self.inexact.add(name)
+            steps = each(expression.fieldOps()) if self.exact else ()
+            return ", ".join(f"{class_name(step)} {step.name()}" for step in steps)
+        return unsaid(expression, name)
 
     def _note_zone(self, expression: Jvm, name: str) -> None:
         zone = None if name in _WITHOUT_ZONE else time_zone(self.spark, expression)
@@ -341,7 +424,16 @@ class Texts:
         whole = cast.dataType().sql() in _WHOLE
         if implicit(self.spark, cast) or same or (number and whole and text.lstrip("-").isdigit()):
             return text
+        if str(cast.evalMode()) == "TRY":
+            self.inexact.add(text)
+            return f"{'TRY_' if self.exact else ''}CAST({text} AS {cast.dataType().sql()})"
         return f"CAST({text} AS {cast.dataType().sql()})"
+
+    def _outer_column(self, reference: Jvm) -> str:
+        column = reference.e()
+        if self.outer is None or not self.exact:
+            return self._generic(reference, "OuterReference")
+        return f"outer {self.outer._from_below(id_of(column), str(column.name()))}"
 
     def _call(self, call: Jvm) -> str:
         text = self._text(call.aggregateFunction())
@@ -402,6 +494,7 @@ _SPECIAL: Mapping[str, Callable[[Texts, Jvm], str]] = {
     "LambdaFunction": Texts._lambda,
     "Literal": Texts._literal,
     "NamedLambdaVariable": Texts._variable,
+    "OuterReference": Texts._outer_column,
     "PreciseTimestampConversion": lambda texts, one: texts._text(one.child()),
     "PythonUDAF": Texts._python,
     "PythonUDF": Texts._python,
