@@ -223,7 +223,7 @@ def test_explain_says_what_a_sink_guarantees(events: DataFrame) -> None:  # noqa
     }
     by = 'exactly once: an output and its number are one transaction (sink "sqlite" of the distribution'
     assert said["sqlite"] == f"sink          sqlite: {by} sqlitesink 0.1.0)"
-    assert said["plain"].startswith("sink          plain: at least once: it does not tell")
+    assert said["plain"].startswith("sink          plain: at least once: it does not recognise")
     assert said["parquet"].startswith("sink          parquet: exactly once, for readers")
     assert said["mongodb"].startswith("sink          mongodb: its own: an output that comes again")
 

@@ -255,9 +255,7 @@ def test_limits_of_all_sources_are_listed_by_name() -> None:
     files = leaf("FileTable", maxFilesPerTrigger="1", path="p")
     more = leaf("FileTable", maxfilespertrigger="7")
     rate = leaf("RateTable", rowsPerSecond="5")
-    assert limits.source_limits(reads(files, rate, more, TABLE)) == {
-        "maxFilesPerTrigger": "1, 7", "rowsPerSecond": "5",
-    }  # fmt: skip
+    assert limits.source_limits(reads(files, rate, more, TABLE)) == {"maxFilesPerTrigger": "1, 7"}
     assert limits.source_limits(reads(leaf(path="p"))) == {}
 
 

@@ -265,7 +265,7 @@ def test_an_unknown_format_is_refused_with_those_that_there_are(
         ("PARQUET", "exactly once, for readers that honour _spark_metadata"),
         ("console", "at least once"),
         ("jdbc", "its own: an output that comes again has the query's id"),
-        ("Mine", "at least once: it does not tell"),
+        ("Mine", "at least once: it does not recognise"),
     ],
 )
 def test_a_guarantee_is_that_of_the_sink(
@@ -513,7 +513,7 @@ def test_what_a_sink_of_a_package_does_not_take_is_refused(
 
 def test_a_sink_of_a_package_guarantees_what_it_says() -> None:
     assert own_sink.guarantee_of_own(plugin("Once")) == "exactly once: each output replaces itself"
-    assert own_sink.guarantee_of_own(plugin("Plain")).startswith("at least once: it does not tell")
+    assert own_sink.guarantee_of_own(plugin("Plain")).startswith("at least once: it does not recognise")
 
 
 def test_a_package_that_brings_a_format_has_it_before_spark(
