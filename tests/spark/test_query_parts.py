@@ -380,7 +380,9 @@ def test_a_schema_that_names_a_class_is_not_read_by_spark(
     if not refused:
         log.check_types(tmp_path)
         return
-    with pytest.raises(CheckpointError, match="has a user-defined type, and headgate loads no class"):
+    with pytest.raises(
+        CheckpointError, match="has a user-defined type, and headgate loads no class"
+    ):
         log.check_types(tmp_path)
 
 
@@ -399,7 +401,10 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        ({PROVIDER: "my.Provider"}, f'{PROVIDER}="my.Provider" in its log, and headgate loads no class'),
+        (
+            {PROVIDER: "my.Provider"},
+            f'{PROVIDER}="my.Provider" in its log, and headgate loads no class',
+        ),
         ({"spark.sql.streaming.stateStore.compression.codec": "my.Codec"}, 'codec="my.Codec"'),
         ("no settings", f'{PROVIDER}=""'),
     ],

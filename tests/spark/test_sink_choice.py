@@ -513,7 +513,9 @@ def test_what_a_sink_of_a_package_does_not_take_is_refused(
 
 def test_a_sink_of_a_package_guarantees_what_it_says() -> None:
     assert own_sink.guarantee_of_own(plugin("Once")) == "exactly once: each output replaces itself"
-    assert own_sink.guarantee_of_own(plugin("Plain")).startswith("at least once: it does not recognise")
+    assert own_sink.guarantee_of_own(plugin("Plain")).startswith(
+        "at least once: it does not recognise"
+    )
 
 
 def test_a_package_that_brings_a_format_has_it_before_spark(
