@@ -25,12 +25,12 @@ TYPES = "types"
 """Field of an aggregate: types of its keys and results, which an older checkpoint lacks."""
 
 COLUMN = "column "
-"""Begin of the fields with the columns that a function of the user's gets; only columns that both
-meanings have are compared."""
+"""First word of the names of fields with the input of a user's function, one for each column. Only
+columns that both meanings have are compared."""
 
 EXACT = "exact"
-"""Key of a meaning: texts by the operator's id, as under ``operators``, where a union or a static table
-makes these inexact. Without the key an earlier release wrote the meaning."""
+"""Key of a meaning: more exact texts of the operators for which those under ``operators`` leave something
+out; all other operators have the same texts in both forms. Earlier releases did not write this key."""
 
 CASE = "case"
 """Key of a meaning if names are case-sensitive in the session."""

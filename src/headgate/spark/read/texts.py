@@ -352,7 +352,7 @@ class Texts:
         if arguments and self.exact:
             escaped = arguments.replace("\\", "\\\\").replace("'", "\\'")
             arguments = f"'{escaped}'"  # upper and lower case count between quotes
-        elif arguments != arguments.lower():
+        elif arguments:
             self.inexact.add(text)
         if arguments:
             self.arguments.add(f"{_bare(text)}: {arguments}")
