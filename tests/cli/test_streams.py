@@ -20,13 +20,13 @@ from headgate.core.errors import (
     ProtocolError,
     StateError,
 )
-from headgate_lab.testing.descriptors import held
+from headgate_lab.testing.descriptors import descriptors
 
 
 def test_descriptor_1_is_stderr_meanwhile_and_stdout_behind(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    descriptors = held()
+    before = descriptors()
     with json_only():
         os.write(1, b"of a library\n")
         print("of the program")
@@ -35,7 +35,7 @@ def test_descriptor_1_is_stderr_meanwhile_and_stdout_behind(
     said = capfd.readouterr()
     assert said.out == "the result\nmore of it\n"
     assert said.err == "of a library\nof the program\n"
-    assert held() == descriptors
+    assert descriptors() - before == set()
 
 
 def test_a_worker_does_not_inherit_the_descriptor_of_stdout(

@@ -1,24 +1,26 @@
-"""Counts the descriptors that this process holds."""
+"""Lists the descriptors that this process holds."""
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
 
-def held(at: Path | str = "") -> int:
-    """Return how many of this process's descriptors refer to a path that begins with `at`.
+def held(at: Path | str) -> int:
+    """Return how many of this process's descriptors refer to a path that begins with `at`."""
+    return sum(target.startswith(str(at)) for _, target in descriptors())
 
-    Without `at` all descriptors count, also those of servers and sockets that an earlier test left, which
-    may close at any time.
+
+def descriptors() -> set[tuple[int, str]]:
+    """Return number and target of each descriptor of this process.
+
+    Servers and sockets that an earlier test left may close at any time, so a test asks for what is new
+    (`descriptors() - before`), not for an equal count.
     """
-    if not at:
-        gc.collect()  # closes files that are no longer referenced
-    count = 0
+    links = set()
     for number in os.listdir("/proc/self/fd"):
         try:
-            count += os.readlink(f"/proc/self/fd/{number}").startswith(str(at))
+            links.add((int(number), os.readlink(f"/proc/self/fd/{number}")))
         except OSError:  # the descriptor of the listing itself
             continue
-    return count
+    return links
