@@ -245,21 +245,43 @@ def test_a_step_that_takes_too_long_says_what_of(kafka: FakeKafka) -> None:
     at_once = replace(TARGET, transaction_s=0.0)
 
     def said() -> str:
-        kafka.fails("commit", "_TIMED_OUT")
+        for _ in range(2):
+            kafka.fails("commit", "_TIMED_OUT")
         with pytest.raises(EngineError) as error:
             KafkaWriter(at_once, "job").write(0, rows(b"a"))
         assert kafka.seen == []
+        kafka.wrong.clear()
         return str(error.value)
 
-    assert "did not get all of a step within kafka.transaction.timeout.ms=0 (" in said()
-    kafka.fails("list", "_TRANSPORT")  # not because the step is large
+    assert "did not get all of a step within kafka.transaction.timeout.ms=0, twice (" in said()
+    for _ in range(3):
+        kafka.fails("list", "_TRANSPORT")  # not because the step is large
     assert "could not write step 0 within 0.5 s (error _TIMED_OUT); see that" in said()
     kafka.says = FakeError("_ALL_BROKERS_DOWN")
-    kafka.fails("list", "_TRANSPORT")
+    for _ in range(3):
+        kafka.fails("list", "_TRANSPORT")
     assert "0.5 s (error _TIMED_OUT; last: error _ALL_BROKERS_DOWN.); see that" in said()
     kafka.says = None
     kafka.topics["out"].error = FakeError("UNKNOWN_TOPIC_OR_PART")
     assert "no such topic or partition as was to be written" in said()
+    assert kafka.opened == 7, "three times twice, and once where the topic is missing"
+
+
+def test_a_step_is_written_again_behind_a_standstill(kafka: FakeKafka) -> None:
+    kafka.fails("commit", "_TIMED_OUT")
+    writer = KafkaWriter(replace(TARGET, transaction_s=0.0), "job")
+    assert writer.write(3, rows(b"a"))
+    assert (kafka.seen, kafka.opened) == ([b"a"], 2)
+
+
+def test_a_standstill_in_which_another_driver_went_on_ends_the_writer(kafka: FakeKafka) -> None:
+    writer = KafkaWriter(replace(TARGET, transaction_s=0.0), "job")
+    writer.open()
+    kafka.fails("commit", "_TIMED_OUT")
+    kafka.note = 5
+    with pytest.raises(EngineError, match=r"another driver writes .* \(step 5 is written\)"):
+        writer.write(3, rows(b"a"))
+    assert (kafka.seen, kafka.opened) == ([], 1), "the other driver can still write"
 
 
 class Reader:

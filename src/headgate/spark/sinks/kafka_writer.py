@@ -19,6 +19,11 @@ _ATTEMPTS = 3
 """Most transactions for one step; before each new one, the broker says whether the last one was
 committed. Chosen, not tuned."""
 
+_LATE = 2
+"""Transactions for one step that may take all of their time. The first may have been late because this
+process or the broker stood still for as long; after the second, the step is too large. Chosen, not
+tuned."""
+
 _CALL_S = 10.0
 _POLL_S = 0.05
 
@@ -94,6 +99,7 @@ class KafkaWriter:
         """
         if self._producer is None:
             self.open()
+        late = 0  # transactions that took all of their time
         for attempt in range(1, _ATTEMPTS + 1):
             if self._last is not None and step <= self._last:
                 self.check_last(step)
@@ -102,12 +108,14 @@ class KafkaWriter:
             try:
                 self._transaction(step, records())
             except self._client.KafkaException as error:
-                overdue = time.monotonic() - began_s >= self._target.transaction_s
-                if overdue or attempt == _ATTEMPTS or self._is_final(error):
-                    failed = self._failed(error, f"write step {step}", overdue=overdue)
+                late += time.monotonic() - began_s >= self._target.transaction_s
+                if late == _LATE or attempt == _ATTEMPTS or self._is_final(error, late > 0):
+                    failed = self._failed(error, f"write step {step}", overdue=late > 0)
                     self.close()
                     raise failed from error
                 _LOG.warning("step %d is begun anew: %s", step, error)
+                if late:
+                    self._check_no_one_went_on(step)
                 self.open()  # ends the open transaction, and finds out whether it was committed
             else:
                 self._last = step
@@ -125,6 +133,17 @@ class KafkaWriter:
                 f"{step}: it was put back; use the newest copy of it, or a new one."
             )
             raise CheckpointError(msg)
+
+    def _check_no_one_went_on(self, step: int) -> None:
+        """Refuse to write after a long standstill in which another driver has written later steps.
+
+        To open the writer anew would end that driver's right to write. Raises `EngineError`.
+        """
+        until_s = time.monotonic() + self._target.patience_s
+        last = last_note(self._client, self._target, self._name, until_s)
+        if last is not None and last > step:
+            self.close()
+            raise EngineError(self._fenced(f"step {last} is written"), transient=True)
 
     @property
     def last(self) -> int | None:
@@ -181,9 +200,18 @@ class KafkaWriter:
         wrong = None if topic is None else metadata.topics[topic].error
         return wrong is None or wrong.name() not in NO_TOPIC
 
-    def _is_final(self, error: Exception) -> bool:
-        """Return whether another transaction would fail as well."""
-        return error.args[0].name() in _FINAL
+    def _is_final(self, error: Exception, late: bool) -> bool:
+        """Return whether another transaction would fail as well.
+
+        `late`: whether a transaction took all of its time.
+        """
+        return error.args[0].name() in _FINAL or (late and self._has_topic() is False)
+
+    def _fenced(self, why: str) -> str:
+        return (
+            f"another driver writes to {self._where} for this job since, so this one may not "
+            f"({why}); run a checkpoint, or a copy of it, once only."
+        )
 
     def _failed(self, error: Exception, what: str, *, overdue: bool = False) -> EngineError:
         """Return the client's error as one sentence."""
@@ -203,14 +231,11 @@ class KafkaWriter:
             )
         elif has_topic:
             msg = (
-                f"{self._where} did not get all of a step within {limit} ({text}); raise it, or write "
-                "less per batch."
+                f"{self._where} did not get all of a step within {limit}, twice ({text}); raise it, or "
+                "write less per batch."
             )
         elif name in _FENCED:
-            msg = (
-                f"another driver writes to {self._where} for this job since, so this one may not "
-                f"({text}); run a checkpoint, or a copy of it, once only."
-            )
+            msg = self._fenced(text)
         else:
             why = text if not self._said or self._said == text else f"{text}; last: {self._said}"
             msg = (
