@@ -53,6 +53,7 @@ class Benchmark(StrEnum):
     TUPLE_BUFFER = "tuple-buffer"
     TOGETHER = "together"
     LATENCY = "latency"
+    BACKFILL = "backfill"
     CHANGES = "changes"
     SCALE = "scale"
 
@@ -82,6 +83,7 @@ _COUNTED = {
     Benchmark.TUPLE_BUFFER: "records",
     Benchmark.TOGETHER: "seconds",
     Benchmark.LATENCY: "seconds",
+    Benchmark.BACKFILL: "records",
     Benchmark.CHANGES: "count",
 }
 """Parameter that ``--count`` sets in each benchmark; in others it is ``count``."""

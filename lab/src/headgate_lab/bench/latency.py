@@ -10,14 +10,12 @@ its JVM, workers and slots, without the traffic, which the benchmark's own proce
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from headgate_demo.spark.broker import Broker
 from headgate_demo.spark.clicks import connector
 from headgate_demo.spark.topics import make_topic
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
+from headgate_lab.bench.processor_time import cpu_by_kind_s
 
 BATCHES, SPARKS_REAL_TIME = "spark-micro-batch", "spark-real-time"
 """Modes of plain Spark."""
@@ -44,7 +43,7 @@ twice, so that the number of keys is unlimited (0); a count by a processor in Py
 
 PERCENTILES = (50, 90, 99, 99.9, 100)
 _STARTS_S = 120.0
-_ROCKSDB = {
+ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -285,15 +284,19 @@ def _start(spark: SparkSession, told: dict[str, Any]) -> Any:
 def _one(told: dict[str, Any]) -> dict[str, Any]:
     mode = told["mode"]
     settings = {"spark.jars": ",".join(map(str, connector()))}
-    settings |= _ROCKSDB if mode in (BATCHES, SPARKS_REAL_TIME) else {}
+    settings |= ROCKSDB if mode in (BATCHES, SPARKS_REAL_TIME) else {}
     master = f"local[{_CORES.get(mode, 2)}]"
     spark = hg.session(master=master, name="latency", **settings)
     query = _start(spark, told)
     try:
         time.sleep(told["warm_s"])
-        began_us, cpu_s, began_s = time.time_ns() // 1000, _cpu_s(), time.monotonic()
+        began_us, cpu_s, began_s = (
+            time.time_ns() // 1000,
+            sum(cpu_by_kind_s().values()),
+            time.monotonic(),
+        )
         time.sleep(told["seconds"])
-        cores = (_cpu_s() - cpu_s) / (time.monotonic() - began_s)
+        cores = (sum(cpu_by_kind_s().values()) - cpu_s) / (time.monotonic() - began_s)
         ended_us = time.time_ns() // 1000
     finally:
         failure = query.exception()
@@ -302,30 +305,6 @@ def _one(told: dict[str, Any]) -> dict[str, Any]:
     if failure is not None:
         raise EngineError(str(failure)) from failure
     return {"began_us": began_us, "ended_us": ended_us, "cores": round(cores, 2)}
-
-
-def _cpu_s() -> float:
-    """Return the CPU time of this process and its descendants."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    total = 0.0
-    for process in _tree(os.getpid()):
-        try:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += (int(fields[11]) + int(fields[12])) / ticks
-    return total
-
-
-def _tree(process: int) -> Iterator[int]:
-    yield process
-    for children in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            found = children.read_text().split()
-        except OSError:
-            continue
-        for one in found:
-            yield from _tree(int(one))
 
 
 if __name__ == "__main__":
