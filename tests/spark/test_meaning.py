@@ -268,6 +268,55 @@ def test_a_column_of_a_union_has_the_name_of_each_branch(
     assert made["exact"] != summed("v", "x")["exact"]
 
 
+def two_sources(
+    spark: SparkSession, tmp_path: Path, *columns: str, one: bool = False
+) -> tuple[DataFrame, DataFrame]:
+    """Return two streams of a folder each, or both of one folder, with a key and one more column."""
+    streams = []
+    for folder, column in zip("aa" if one else "ab", columns, strict=True):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        rows = spark.readStream.schema("k string, v long, w long").json(str(tmp_path / folder))
+        streams.append(rows.select("k", F.col(column).alias("x")))
+    return streams[0], streams[1]
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_branches_of_two_sources_may_not_exchange_their_columns(
+    spark: SparkSession, tmp_path: Path, *, one: bool
+) -> None:
+    was, now = (
+        {"meaning": described(left.union(right).groupBy("k").agg(F.sum("x")), "update")}
+        for left, right in (
+            two_sources(spark, tmp_path, "v", "w", one=one),
+            two_sources(spark, tmp_path, "w", "v", one=one),
+        )
+    )
+    if one:
+        refuse_another(was, now, "here")  # the rows are the same
+        return
+    sentence = r"branches of unions: was `\(source 1, v\) \| \(source 2, w\)`, now `\(source 1, w\)"
+    with pytest.raises(CheckpointError, match=sentence):
+        refuse_another(was, now, "here")
+
+
+def test_sources_may_not_change_places(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = two_sources(spark, tmp_path, "v", "v")
+    was, now = (
+        {"meaning": described(one.union(other).groupBy("k").agg(F.sum("x")), "update")}
+        for one, other in ((left, right), (right, left))
+    )
+    assert was["meaning"]["sources"] == [f"FileSource {tmp_path / name}" for name in "ab"]
+    with pytest.raises(
+        CheckpointError, match=r"order of the sources: was `FileSource .*a`, `FileS"
+    ):
+        refuse_another(was, now, "here")
+    moved = {"meaning": {**was["meaning"], "sources": ["FileSource /a", "FileSource /b"]}}
+    refuse_another(was, moved, "here")
+    earlier = {k: v for k, v in was["meaning"].items() if k != "sources"}
+    refuse_another({"meaning": earlier}, now, "here")
+    assert "sources" not in described(left.union(left).groupBy("k").agg(F.sum("x")), "update")
+
+
 CHANGED = {
     "a lateral subquery": (
         "select k, sum(x) from rows, lateral (select v as x) group by k",

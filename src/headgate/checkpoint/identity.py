@@ -32,6 +32,9 @@ EXACT = "exact"
 """Key of a meaning: more exact texts of the operators for which those under ``operators`` leave something
 out; all other operators have the same texts in both forms. Earlier releases did not write this key."""
 
+SOURCES = "sources"
+"""Key of a meaning: names of the sources in Spark's order, if they are not all the same."""
+
 CASE = "case"
 """Key of a meaning if names are case-sensitive in the session."""
 
@@ -68,6 +71,7 @@ def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str
         exact = EXACT in meant and EXACT in means
         texts = [{**part["operators"], **(part[EXACT] if exact else {})} for part in (meant, means)]
         _compare_meanings(texts[0], texts[1], location, case=CASE in means)
+        _refuse_another_order(meant.get(SOURCES, []), means.get(SOURCES, []), location)
     for field in sorted((old.keys() | new.keys()) - {MEANING}):
         was, now = old.get(field), new.get(field)
         if field == "operators":
@@ -100,6 +104,12 @@ def _compare_meanings(
                 continue
             if was != now and (case or _in_lower_case(was) != _in_lower_case(now)):
                 _refuse(f"{field}{where}", *_different(was, now), location)
+
+
+def _refuse_another_order(old: Sequence[str], new: Sequence[str], location: str) -> None:
+    """Refuse sources in another order: Spark keeps their offsets by number."""
+    if old != new and sorted(old) == sorted(new):
+        _refuse("order of the sources", old, new, location)
 
 
 def _in_lower_case(value: Any) -> Any:

@@ -22,20 +22,30 @@ def source_counts(plan: Jvm) -> range:
 
 def option_of(leaf: Jvm, name: str) -> str | None:
     """Return an option of a source, ignoring case in `name`; None if the option is not set."""
-    if class_name(leaf) == "StreamingRelationV2":
-        value = leaf.extraOptions().get(name)
-        return None if value is None else str(value)
-    if class_name(leaf) != "StreamingRelation":
-        return None
-    options = {str(pair._1()).lower(): pair._2() for pair in each(leaf.dataSource().options())}
-    value = options.get(name.lower())
-    return None if value is None else str(value)
+    wanted = name.lower()
+    return next((v for k, v in options_of(leaf).items() if k.lower() == wanted), None)
 
 
 def options_of(leaf: Jvm) -> dict[str, str]:
-    """Return all options of a source of the newer kind (DSv2)."""
-    entries = leaf.extraOptions().asCaseSensitiveMap().entrySet()
-    return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
+    """Return all options of a source."""
+    if class_name(leaf) == "StreamingRelationV2":
+        entries = leaf.extraOptions().asCaseSensitiveMap().entrySet()
+        return {str(entry.getKey()): str(entry.getValue()) for entry in entries}
+    if class_name(leaf) != "StreamingRelation":
+        return {}
+    return {str(pair._1()): str(pair._2()) for pair in each(leaf.dataSource().options())}
+
+
+_NAMING = ("path", "subscribe", "subscribePattern", "assign")
+"""Options that say what a source reads."""
+
+
+def name_of(leaf: Jvm) -> str:
+    """Return the name of a source and of what it reads, such as ``kafka clicks``."""
+    if class_name(leaf) not in ("StreamingRelation", "StreamingRelationV2"):
+        return class_name(leaf)
+    told = [option_of(leaf, name) for name in _NAMING]
+    return " ".join([str(leaf.sourceName()).partition("[")[0], *filter(None, told)])
 
 
 def united(plan: Jvm) -> list[Jvm]:

@@ -7,7 +7,7 @@ sources, because these change only future input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,10 +20,12 @@ from headgate.checkpoint.identity import (
     COLUMN,
     CONSTANTS,
     EXACT,
+    SOURCES,
     TYPES,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.shape import FAILED
+from headgate.spark.jvm.streams import name_of, streams_of
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import PlannedOperator
@@ -34,7 +36,7 @@ VERSION = 1
 """Version of the texts; texts of different versions are not compared."""
 
 
-def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
+def meaning(spark: SparkSession, operators: Sequence[PlannedOperator]) -> dict[str, Any]:
     """Return the meaning of the state of a query's operators, as JSON."""
     parts, exact = {}, {}
     for op in operators:
@@ -45,6 +47,10 @@ def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[s
             with suppress(*FAILED):  # without exact texts where Spark refuses to be asked for them
                 exact[op.id], _ = _of_operator(spark, op, exact=True)
     said = {"version": VERSION, "operators": parts, EXACT: exact}
+    streams = [streams_of(op.node) for op in operators if op.node is not None]
+    sources = [name_of(leaf) for leaf in max(streams, key=len, default=[])]
+    if len(set(sources)) > 1:
+        said[SOURCES] = sources
     sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
     return said | {CASE: True} if sensitive else said
 

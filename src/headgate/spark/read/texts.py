@@ -28,6 +28,7 @@ from headgate.spark.jvm.shape import (
     time_zone,
     unsaid,
 )
+from headgate.spark.jvm.streams import name_of, options_of, streams_of
 from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import SESSION_WINDOW, sql_text
 from headgate.spark.read.windows import gap_of, time_column_of, window_numbers
@@ -202,6 +203,8 @@ class Texts:
             if not self._united_columns:
                 self.unions.append(self)
             self._united_columns.append(texts)
+            if len(set(self._sources)) > 1:
+                self.inexact.add(name)
         if len(set(texts)) == 1:
             return texts[0]
         if len(set(texts)) < len(texts):
@@ -213,11 +216,27 @@ class Texts:
         return ", ".join(self.text_of(attribute) for attribute in each(self.plan.output()))
 
     def branches(self) -> str:
-        """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ."""
-        if len(self._united_columns) <= 1:
+        """Return the columns of each branch of a union, as rows; "" if fewer than two columns differ.
+
+        With `exact`, branches of different sources begin with the number of their source.
+        """
+        columns = sorted(self._united_columns, key=sorted)
+        if self.exact and len(set(self._sources)) > 1:
+            columns.insert(0, self._sources)
+        if len(columns) <= 1:
             return ""
-        rows = zip(*sorted(self._united_columns, key=sorted), strict=True)
+        rows = zip(*columns, strict=True)
         return " | ".join(sorted({f"({', '.join(row)})" for row in rows}))
+
+    @cached_property
+    def _sources(self) -> list[str]:
+        """Names of the sources of each branch of a union, in the order in which they come first."""
+        read = [
+            str([(name_of(leaf), options_of(leaf)) for leaf in streams_of(child.plan)])
+            for child in self._children
+        ]
+        numbers = {sources: f"source {n}" for n, sources in enumerate(dict.fromkeys(read), 1)}
+        return [numbers[sources] for sources in read]
 
     def _from_below(self, wanted: str, name: str) -> str:
         there = [i for i, child in enumerate(self._children) if wanted in child._ids]
