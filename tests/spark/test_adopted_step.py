@@ -18,6 +18,7 @@ from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.plain import adopting, log
 from headgate.spark.step.begun import Begun
 from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
 
 NEWEST = log.LogEntry(7, {"batchWatermarkMs": 5000, "batchTimestampMs": 6000}, ["{1}", "-"], 5500)
 CONFIG = JobConfig("q", key_groups=4, slots=2, snapshot_every=10)
@@ -209,7 +210,7 @@ def test_slots_of_the_step_store_no_output(monkeypatch: pytest.MonkeyPatch, plac
     answer: Any = adopting._served(session, a, (rows, spec), state, facts, target)
     assert answer == "chosen"
     schema = adopting._NOTHING if placed else "schema of a"
-    task = adopting.SlotTask("a", spec, "sender", into_sink=True, store={"key": "k"})
+    task = SlotTask("a", spec, "sender", into_sink=True, store={"key": "k"})
     assert adopting._NOTHING.simpleString() == "struct<nothing:int>"
     assert calls.did == [
         ("setLocalProperty", SlotFacts.PROPERTY + "a", "{}"),

@@ -223,14 +223,14 @@ def test_a_query_of_which_something_is_under_way_is_not_exported(
 def test_a_drain_is_out_once_its_intent_says_so(
     monkeypatch: pytest.MonkeyPatch, intent: Any
 ) -> None:
-    asked: list[int] = []
-    origin: Any = SimpleNamespace(read_intent=lambda step: asked.append(step) or intent)
+    calls = Calls(monkeypatch)
+    origin = calls.several(read_intent=intent)
     monkeypatch.setattr(exporting, "drained", lambda latest: False)
     assert exporting._drain_is_out(origin, LATEST)
-    assert asked == []
+    assert calls.did == []
     monkeypatch.setattr(exporting, "drained", lambda latest: True)
     assert exporting._drain_is_out(origin, LATEST) is (intent == {"delivered": True})
-    assert asked == [9]
+    assert calls.did == [("read_intent", 9)]
 
 
 def test_batches_are_counted_on_from_the_newest_output() -> None:
