@@ -20,9 +20,9 @@ NUMBER = T.LongType()
 def attr(name: str, kind: Any = NUMBER, *, said: str = "") -> Made:
     """Return a column; as nullable it has a question mark."""
     parts: dict[str, Any] = {"name": name, "said": said or name, "dataType": kind, "metadata": "m"}
-    if not said:
-        parts["withNullability"] = attr(name, kind, said=f"{name}?")
     made = Made("AttributeReference", **parts)
+    nullable: Any = made
+    nullable.withNullability = lambda may: attr(name, kind, said=f"{name}?") if may else made
     made._parts["toAttribute"] = made
     return made
 
