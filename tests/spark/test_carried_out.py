@@ -72,12 +72,7 @@ def test_a_column_of_which_nothing_was_kept_is_named() -> None:
     plan: Any = Made("Relation", output=[A, B, K])
     none = side(attributes=[], spans=[], compared=[(4, Made("Add"))], keys=[Made("Add")])
     with pytest.raises(UnsupportedQuery) as refused:
-        waiting._kept(
-            plan,
-            side(attributes=[], spans=[], compared=[(4, Made("Add"))], keys=[Made("Add")]),
-            KEYS,
-            "a",
-        )
+        waiting._kept(plan, none, KEYS, "a")
     assert str(refused.value) == (
         "state of the join cannot be carried to plain Spark: it keeps column a, of which headgate has "
         "kept nothing; select that column."

@@ -78,7 +78,7 @@ def test_columns_are_cast_as_spark_s_sink_casts_them(monkeypatch: pytest.MonkeyP
     refused: list[tuple[T.StructType, KafkaTarget, str]] = [
         (T.StructType().add("v", text), TARGET, r'needs a column "value", as in Spark; the result has v'),
         (few, nowhere, r'^format "kafka" needs a topic; add \.option\("topic", \.\.\.\), or a col'),
-        (T.StructType().add("value", number), TARGET, r'^column "value" is a int, .* string or binary; c'),
+        (T.StructType().add("value", number), TARGET, r'^column "value" is a int, .* string or binary;'),
         (
             T.StructType().add("value", text).add("topic", T.BinaryType()), TARGET,
             r'^column "topic" is a binary, and format "kafka" takes string; cast it\.$',
