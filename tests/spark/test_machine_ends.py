@@ -246,5 +246,4 @@ def test_a_failure_is_the_last_batch_s_or_that_of_another_driver(of: Machine) ->
     of.checkpoint.refuse_after_another = of.calls.one("asked", CheckpointError("another"))
     assert str(of.made.failed) == "another"
     assert of.calls.did[-1] == ("asked", 4)
-    error = OSError("disk")
-    assert of.made.note_failure(error) is of.made.failed is error
+    assert of.made.note_failure(error := OSError("disk")) is of.made.failed is error
