@@ -204,9 +204,8 @@ def test_a_query_of_which_something_is_under_way_is_not_exported(
         at_rest(monkeypatch, None)
     backlog = {"a": {"backlog": [1]}, "b": {"backlog": []}, "c": {"backlog": [2]}}
     end = r"; run the query with trigger\(availableNow=True\) to its end, and try again\.$"
-    with pytest.raises(
-        CheckpointError, match=f"^p is not at rest, records wait for slots of a, c{end}"
-    ):
+    waits = f"^p is not at rest, records wait for slots of a, c{end}"
+    with pytest.raises(CheckpointError, match=waits):
         at_rest(monkeypatch, altered(operators=backlog))
     sink = f"^p is not at rest, its last step may not be with the sink{end}"
     with pytest.raises(CheckpointError, match=sink):
