@@ -126,7 +126,12 @@ def test_a_state_has_the_windows_of_all_operators_and_those_that_kept_the_slo(
 
 def test_a_state_is_there_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     state = Beside(monkeypatch, "mean < 1 s over 100 ms").controller.state()
-    assert (state.windows, state.windows_met, state.success, state.worst_operator) == (0, 0, None, None)
+    assert (state.windows, state.windows_met, state.success, state.worst_operator) == (
+        0,
+        0,
+        None,
+        None,
+    )
     assert (state.loop_ms, state.cycles, state.by_operator) == (0.0, 0, {})
 
 
@@ -195,7 +200,9 @@ def test_an_slo_about_other_operators_is_refused_while_a_query_runs(
     assert (held.bound_s, held.window_s) == (2.0, 0.3)
 
 
-def test_the_cost_of_a_record_is_that_of_the_first_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_record_is_that_of_the_first_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     beside = Beside(monkeypatch, "mean < 1 s over 100 ms")
     monkeypatch.setattr(beside.controller._metrics, "record_cost", lambda name: (name, 0.5))
     assert beside.controller.record_cost() == ("a", 0.5)
@@ -217,7 +224,12 @@ def test_whether_a_policy_acts_is_known_by_its_name_and_the_settings(
 def test_slots_of_a_batch_run_one_operator_after_the_other_on_the_cores() -> None:
     reports = [
         replace(_report(name, TICK, [0.0]), slot=slot, useful_ms=useful_ms)
-        for name, slot, useful_ms in (("a", 0, 30.0), ("a", 1, 50.0), ("b", 0, 20.0), ("b", 1, 20.0))
+        for name, slot, useful_ms in (
+            ("a", 0, 30.0),
+            ("a", 1, 50.0),
+            ("b", 0, 20.0),
+            ("b", 1, 20.0),
+        )
     ]
     assert module.busy_s(reports, 2) == pytest.approx(0.07)
     assert module.busy_s(reports, 1) == module.busy_s(reports, 0) == pytest.approx(0.12)
@@ -225,5 +237,9 @@ def test_slots_of_a_batch_run_one_operator_after_the_other_on_the_cores() -> Non
 
 def test_rows_that_an_earlier_run_left_wait_with_the_owner_of_their_key_group() -> None:
     state = OperatorState.fresh(2, GROUPS)
-    state.backlog = {1: [["f", 0, 5, 0], ["f", 5, 2, 0]], 5: [["g", 0, 3, 0]], 2: [["h", 0, 4, 0, 9]]}
+    state.backlog = {
+        1: [["f", 0, 5, 0], ["f", 5, 2, 0]],
+        5: [["g", 0, 3, 0]],
+        2: [["h", 0, 4, 0, 9]],
+    }
     assert module._waiting(state).tolist() == [0.0, 10.0, 9.0, 0.0]
