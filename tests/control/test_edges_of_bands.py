@@ -1,4 +1,4 @@
-"""Tests loads that lie exactly on the thresholds of a band, and counters that fall at the second sample."""
+"""Tests loads that lie on the thresholds of a band, and a counter that falls at the second sample."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def row(policy: str = "p", **changed: Any) -> dict[str, Any]:
 
 
 SLO = parse_slo("mean < 1 s over 1 s")
-MISSED = {"success": 0.5, "success_worst": 0.25, "meets": False}
+MISSED: dict[str, Any] = {"success": 0.5, "success_worst": 0.25, "meets": False}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_progress_is_told_with_the_seconds_since_it_began(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter([100.0, 103.4])
-    monkeypatch.setattr(advice.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr("headgate.whatif.advice.time.monotonic", lambda: next(times))
     advice._progress()(2, 5)
     assert capsys.readouterr().err == "oracle: 2 of 5 searches, 3 s\n"
