@@ -12,6 +12,9 @@ from fake_copy_thread import FakeCopyThread
 
 from headgate.core.assignment import Assignment, spread
 from headgate.operators.counts import Binned, Counts
+from headgate.spark.fleet import probe as probing
+from headgate.spark.fleet.flows import Entrance, Graph
+from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.assignment_request import RequestState
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
@@ -154,3 +157,80 @@ def test_an_assignment_of_a_request_is_the_one_that_holds() -> None:
     assert request is not None
     found = made._with_assignment("op", request, (1, 0, 2), 2)
     assert found == replace(request, assignment=held, survivors=(1, 0, None))
+
+
+@pytest.mark.parametrize(
+    ("running", "routed", "owners", "renumbers", "found"),
+    [
+        (True, None, (0, 1), False, "moving"),
+        (True, {0: 1}, None, False, None),
+        (False, None, (0, 1), True, "ended"),
+        (False, {0: 1}, (0, 1), False, "moving"),
+        (False, {0: 1}, None, True, None),
+        (False, {0: 1}, None, False, "ended"),
+    ],
+)
+def test_groups_are_on_their_way_until_a_migration_and_what_is_routed_have_ended(
+    running: bool, routed: Any, owners: Any, renumbers: bool, found: str | None
+) -> None:
+    made: Any = object.__new__(Migrations)
+    held = Assignment((0, 1), 2, 5)
+    put: list[Any] = []
+    migration = SimpleNamespace(
+        running=running, hosts=("a",), pass_boundary=lambda *given: owners,
+        unserved=lambda: frozenset({1}),
+    )  # fmt: skip
+    made._migrations, made._states = {"op": migration}, {"op": SimpleNamespace(assignment=held)}
+    made._hosts = lambda operator: ("a", "b")
+    made._renumbers = lambda operator: renumbers
+    made._slots_of = lambda operator, owners: 2
+    made._end = lambda operator, migration, before: "ended"
+    made._with_assignment = lambda *given: "moving" if given[3] == 2 else "wrong"
+    made._changes = SimpleNamespace(put=lambda *given: put.append(given))
+    changes = Changes({"op": OperatorState.fresh(2, GROUPS)}, 4)
+    changes.ask(changes.scaled(3), "user")
+    made._requests = {"op": changes.requested("op")}
+    assert made._pass("op", 3, routed) == found
+    assert put == ([("op", (0, 1), 2)] if found == "moving" else [])
+    assert made._states["op"].held == {1}
+
+
+def test_while_hosts_are_not_known_only_what_was_routed_goes_on() -> None:
+    made: Any = object.__new__(Migrations)
+    asked: list[Any] = []
+    migration = SimpleNamespace(
+        running=True, hosts=("a",), unserved=frozenset,
+        pass_boundary=lambda *given: asked.append(given),
+    )  # fmt: skip
+    state = SimpleNamespace(assignment=Assignment((0, 1), 2, 5))
+    made._migrations, made._states = {"op": migration}, {"op": state}
+    made._hosts = lambda operator: None
+    for routed in (None, {}):
+        assert made._pass("op", 3, routed) is None
+    assert asked == []
+    assert made._pass("op", 3, {0: 1}) is None
+    assert asked == [(3, ("a",), {0: 1})]
+
+
+# --- a fleet's sensors ------------------------------------------------------------------------------
+
+
+def test_only_of_joins_records_that_wait_for_the_other_side_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(probing, "flows_of", lambda *given: told.append(given))
+    probe: Any = Probe(60.0, 1)
+    entrances = [
+        Entrance("join", 0, "left"),
+        Entrance("join", 1, "right"),
+        Entrance("op", 0, "one"),
+    ]
+    probe._graph, probe._read_s = Graph(tuple(entrances), {}), 5.0
+    probe._unserved = {("join", 0): 3, ("join", 1): 4, ("op", 0): 9}
+    probe._steps.append(SimpleNamespace(ended_s=1e12, read="a read", waiting={"op": 2, "more": 5}))
+    probe._flows()
+    [(graph, span, waiting, _)] = told
+    assert graph is probe._graph
+    assert (span.before, span.reads, span.read_s) == (None, ["a read"], 5.0)
+    assert waiting == {("op", 0): 2.0, ("more", 0): 5.0, ("join", 0): 3.0, ("join", 1): 4.0}
