@@ -205,7 +205,8 @@ def test_while_hosts_are_not_known_only_what_was_routed_goes_on() -> None:
     state = SimpleNamespace(assignment=Assignment((0, 1), 2, 5))
     made._migrations, made._states = {"op": migration}, {"op": state}
     made._hosts = lambda operator: None
-    for routed in (None, {}):
+    nothing: list[Any] = [None, {}]
+    for routed in nothing:
         assert made._pass("op", 3, routed) is None
     assert asked == []
     assert made._pass("op", 3, {0: 1}) is None

@@ -118,9 +118,12 @@ def test_an_option_of_ours_is_unset_by_none_and_one_of_the_sinks_is_not(made: An
 
 def test_arguments_of_start_are_settings_too(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(
-        module, "start", lambda df, settings: [started.append(settings), "query"][1]
-    )
+
+    def start(df: Any, settings: Any) -> str:
+        started.append(settings)
+        return "query"
+
+    monkeypatch.setattr(module, "start", start)
     assert made.start("out", "json", "update", ["k"], "clicks", header=True) == "query"
     [told] = started
     assert (told.format, told.mode, told.name, list(told.partition_by)) == (
