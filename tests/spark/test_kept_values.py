@@ -178,9 +178,7 @@ def test_a_window_must_be_the_one_that_spark_makes_of_its_numbers(
     if fits:
         check()
     else:
-        with pytest.raises(
-            UnsupportedQuery, match=r"^cannot read the window window of at, 5; use F\.window"
-        ):
+        with pytest.raises(UnsupportedQuery, match=r"^cannot read the window window of at, 5;"):
             check()
     window = "window(at, 10 microseconds, 5 microseconds, 1 microseconds)"
     assert asked == [f"rows.select(*, {window}.alias(window))"]
