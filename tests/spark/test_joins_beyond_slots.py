@@ -30,13 +30,14 @@ class Sides:
         self.equal = Made("EqualTo", self.a, self.b, said="a = b")
         self.own = Made("GreaterThan", self.b, said="b > 0")
         self.other = Made("UDF", self.t, self.m, said="f(t, m)")
+        more = Made("UDF", self.m, self.t, said="g(m, t)")
         split = SimpleNamespace(
-            rest=[self.other] if rest else [],
+            rest=[self.other, more] if rest else [],
             keys=[self.equal] if keys else [],
             sides=([], [self.own]),
         )
         reader = SimpleNamespace(
-            read=lambda: split, conjuncts=lambda: [self.equal, self.own, self.other]
+            read=lambda: split, conjuncts=lambda: [self.equal, self.own, self.other, more]
         )
         monkeypatch.setattr(outer, "ConditionReader", lambda spark, join: reader)
         monkeypatch.setattr(outer, "F", F)
@@ -130,11 +131,11 @@ def test_a_semi_join_is_one_with_its_pairs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_other_joins_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [
-        ("INNER", Sides(monkeypatch)), ("LEFT OUTER", Sides(monkeypatch, rest=False)),
-        ("LEFT OUTER", Sides(monkeypatch, keys=False)),
+    cases: list[tuple[str, dict[str, bool]]] = [
+        ("INNER", {}), ("LEFT OUTER", {"rest": False}), ("LEFT OUTER", {"keys": False}),
     ]  # fmt: skip
-    for kind, sides in cases:
+    for kind, given in cases:
+        sides = Sides(monkeypatch, **given)
         found = sides.rewritten(kind)
         assert isinstance(found, Made)
         assert (found._kind, list(found.children())) == ("Join", [sides.left, sides.right])
