@@ -172,3 +172,42 @@ def test_rows_without_a_partner_are_searched_in_groups_that_agree_in_all_else(
         "numbers(headgate_row[c1]).alias(n1)", ("h", "g"),
     ]  # fmt: skip
     assert made == [(("n1",), (near[0].relative,), (0.25,))]
+
+
+def test_net_counts_and_sizes_are_those_above_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "F", F)
+    monkeypatch.setattr(
+        Said, "__lt__", lambda one, other: Said(f"({one} < {other})"), raising=False
+    )
+    monkeypatch.setattr(Said, "__neg__", lambda one: Said(f"-{one}"), raising=False)
+    asked: list[str] = []
+
+    def agg(*columns: Any) -> Any:
+        asked.extend(map(str, columns))
+        known = dict.fromkeys(("missing", "extra", "s1_largest", "s1_median"))
+        return SimpleNamespace(collect=lambda: [known])
+
+    sums: Any = SimpleNamespace(agg=agg, columns=["s1"])
+    assert comparison._counts(sums) == (0, 0)
+    frame: Any = SimpleNamespace(select=lambda *columns: sums)
+    comparison._floors(frame, [])
+    assert asked == [
+        "sum(when((net > 0), net)).alias(missing)", "sum(when((net < 0), -net)).alias(extra)",
+        "max(s1).alias(s1_largest)",
+        "percentile_approx(when((s1 > 0), s1), 0.5).alias(s1_median)",
+    ]  # fmt: skip
+
+
+def test_a_row_stands_beside_one_other_row_only() -> None:
+    rows = {"net > 0": [["1", "a"], ["1", "b"]], "net < 0": [["1", "c"]]}
+
+    def where(condition: str) -> Any:
+        found = [SimpleNamespace(cells=cells) for cells in rows[condition]]
+        limited = SimpleNamespace(collect=lambda: found)
+        return SimpleNamespace(orderBy=lambda name: SimpleNamespace(limit=lambda most: limited))
+
+    rest: Any = SimpleNamespace(where=where)
+    assert comparison._beside(rest, ["k", "v"]) == [
+        {"want": {"k": "1", "v": "a"}, "got": {"k": "1", "v": "c"}},
+        {"want": {"k": "1", "v": "b"}, "got": None},
+    ]
