@@ -152,6 +152,7 @@ def test_a_session_has_an_end_and_a_text_under_a_collation_its_first(
     key = TimeKey(5, 5, session=True)
     read = Read(monkeypatch, lambda reader: (0, key, None), [w, text])
     assert read.functions.did[:2] == ["end unix_micros(w.getField(end))", "first s"]
+    assert read.operator.time_output == 0
     assert "shown.alias(g1)" in read.selected
     start, end = (f"call_function(timestamp_micros, {one})" for one in ("v0", "t"))
     assert (
