@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,6 +93,16 @@ def test_what_no_program_computes_has_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert merged(monkeypatch, fits, zero) is not None
     assert merged(monkeypatch, fits, [literal("text")]) is None
     assert merged(monkeypatch, fits, zero, kind=TEXT) is None
+    assert merged(monkeypatch, fits, [Made("Cast", literal(0))]) is None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as far as it is asked for here."""
+
+    operators: list[Any]
+    plan: Any
+    mode: OutputMode
 
 
 # --- rows that pass by ------------------------------------------------------------------------------
@@ -103,7 +114,7 @@ def test_rows_without_state_pass_by_with_all_their_columns(monkeypatch: pytest.M
     )
     columns = [attribute("a", LONG), attribute("m", T.MapType(LONG, LONG)), attribute("b", TEXT)]
     plan = source(*columns)
-    query = SimpleNamespace(operators=[], plan=plan, mode=OutputMode.APPEND)
+    query = Query([], plan, OutputMode.UPDATE)
     made = passing.passing(Reading(SPARK, plan, query.mode, None, (), 4), plan)
     assert (made.id, made.what) == ("pass-4", "Pass: what keeps no state passes by")
     assert [(k.name, k.leaf, str(k.value)) for k in made.keys] == [
@@ -153,3 +164,18 @@ def test_a_column_that_arrow_does_not_have_is_refused(monkeypatch: pytest.Monkey
         match=r"^cannot pass on a column of this stream \(no such type in UTC\); sel",
     ):
         passing.passing(Reading(SPARK, plan, OutputMode.APPEND, None, (), 0), plan)
+
+
+def test_a_query_without_operators_has_one_that_passes_its_rows_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        passing, "placeholder", lambda spark, schema, output: ("hole", schema.names)
+    )
+    plan = source(attribute("a", LONG))
+    query: Any = Query([], plan, OutputMode.UPDATE)
+    made = passing.passed(SPARK, query)
+    [operator] = made.operators
+    assert (operator.id, operator.input_plan) == ("pass-0", plan)
+    assert made.plan == operator.output_plan == ("hole", ["a"])
+    assert passing.passed(SPARK, made) is made
