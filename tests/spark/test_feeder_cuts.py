@@ -131,7 +131,7 @@ def run(
     )  # fmt: skip
     of_branch = BranchTasks(source=1, first=5, count=3, reader=10, **branch)
     meeting: Any = SimpleNamespace(connect=course.connect, door=course.door, driver="driver")
-    made = Feeder(meeting, course, of_branch, SCHEMA, padding)  # type: ignore[arg-type]
+    made = Feeder(meeting, course, of_branch, SCHEMA, [None] * padding)  # type: ignore[arg-type]
     batches = list(made(iter([records()])))
     assert all(batch.schema.names == ["x", MARKER_TO, MARKER_TOKEN] for batch in batches)
     return [

@@ -113,7 +113,7 @@ class Threads:
     def _one(self, meeting: Any, number: int) -> None:
         context.number = number
         share = BranchTasks(0, 0, self.feed.readers, 0)
-        feeder = Feeder(meeting, self.feed, share, SCHEMA, 3)
+        feeder = Feeder(meeting, self.feed, share, SCHEMA, [None] * 3)
         try:
             for _ in Router(meeting, NAME, False)(map(self._plan, feeder(iter(())))):
                 pass
@@ -368,7 +368,7 @@ class OneByOne:
 def test_records_of_several_polls_go_with_the_marker_as_one_batch() -> None:
     end = (words.CUT, 5, None, False, {})
     driver, reader = Script([(words.GO, {}), *[None] * 6, end, (words.END,)]), OneByOne()
-    feeder = Feeder(None, None, None, SCHEMA, 3)
+    feeder = Feeder(None, None, None, SCHEMA, [None] * 3)
     batches = [batch.num_rows for batch in feeder._read(driver, reader)]
     assert batches == [4, 1, reader.read + 4, 1]
     (said,) = driver.heard
@@ -797,7 +797,7 @@ def test_a_feeder_waits_for_the_next_cut_before_large_records_outgrow_memory() -
 
     end = (words.CUT, 5, None, False, {})
     driver, reader = Patient([(words.GO, {}), end, (words.END,)]), Large()
-    feeder = Feeder(None, None, None, pa.schema([("n", pa.binary())]), 3)
+    feeder = Feeder(None, None, None, pa.schema([("n", pa.binary())]), [None] * 3)
     rows = sum(batch.num_rows for batch in feeder._read(driver, reader))
     ((_, _, cut, _),) = driver.heard
     assert rows > reader.read > int(cut) > 100

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_NO_BOUND = str(2**31 - 1)
+NO_BOUND = str(2**31 - 1)
 """Value with which Spark does not compute batch sizes."""
 
 _BATCH_BYTES = 64 * 2**20
@@ -59,7 +59,7 @@ def fit_arrow_batches(session: SparkSession, schemas: Iterable[T.StructType]) ->
     known = [width for width in widths if width is not None]
     if len(known) < len(widths) or session.conf.get(_BYTES, None) is not None:
         return
-    session.conf.set(_BYTES, _NO_BOUND)
+    session.conf.set(_BYTES, NO_BOUND)
     most = _BATCH_BYTES // max([1, *known])
     asked = int(session.conf.get(_ROWS) or 0)
     session.conf.set(_ROWS, str(min(asked, most) if asked > 0 else most))

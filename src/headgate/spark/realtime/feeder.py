@@ -34,8 +34,7 @@ _GATHERS_S = 0.01
 polls of few records cost more than serving them. Chosen, not tuned."""
 
 _BATCH_ROWS = 64
-"""Records that a feeder passes on before the cut; fewer go with the cut's marker. Chosen: the size of
-the pipe's Arrow batches."""
+"""Records that a feeder passes on before the cut; fewer go with the cut's marker. Chosen, not tuned."""
 
 _ROWS_AHEAD, _BYTES_AHEAD = 200_000, 1 << 28
 """Records after a cut, and their bytes, at which a feeder waits for the next cut. Otherwise an epoch
@@ -54,15 +53,16 @@ class Feeder:
         Tasks of the source's branch.
     schema : pyarrow.Schema
         Columns of the source's records.
-    padding : int
-        Marker rows after a cut, which push the rows before them through the pipe's buffers.
+    padding : list of str or None
+        Texts of the marker rows after a cut, which push the rows before them through the pipe's buffers.
+        A text is a message that says nothing, ``{}`` and blanks.
     """
 
     meeting: words.Meeting
     feed: SourceFeed
     branch: BranchTasks
     schema: pa.Schema
-    padding: int
+    padding: Sequence[str | None]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield records and markers until the driver ends the pipe."""
@@ -175,13 +175,13 @@ class Feeder:
 
         The last row is a batch of its own: PySpark keeps the last bytes of a batch until the next one.
         """
-        rows = self.padding + 1
-        columns = [pa.nulls(rows, field.type) for field in self.schema]
-        columns += [pa.array([0] * rows, pa.int32()), pa.array([text] + [None] * self.padding)]
+        texts = [text, *self.padding]
+        columns = [pa.nulls(len(texts), field.type) for field in self.schema]
+        columns += [pa.array([0] * len(texts), pa.int32()), pa.array(texts, pa.string())]
         made = pa.RecordBatch.from_arrays(columns, names=self._names)
         before = [self._batch(records)] if records else []
         yield from pa.Table.from_batches([*before, made]).combine_chunks().to_batches()
-        yield made.slice(self.padding)
+        yield made.slice(len(self.padding))
 
     @property
     def _names(self) -> list[str]:

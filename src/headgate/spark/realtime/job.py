@@ -9,6 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.arrowbatches import NO_BOUND
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.plans import as_it_is, computed_rows, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
@@ -21,20 +22,29 @@ from headgate.spark.realtime.markers import MARKERS
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.router import Router
 
-PADDING = 64
-"""Rows of an Arrow batch in a pipe; at least twice as many marker rows follow a cut. A larger value makes
-fewer Arrow batches, and more padding. Measured in note 0180."""
+_BATCH_BYTES = 1 << 16
+"""Bytes of an Arrow batch in a pipe whose plan calls no Python function. Two rows with as many bytes
+follow a cut, and each ends a batch. A larger value makes fewer batches, and more padding. Measured in
+note 0180."""
 
+_BATCH_ROWS = 64
+"""Rows of an Arrow batch in other pipes: a function's batch has the function's arguments only, so no row
+is large in it. At least twice as many marker rows follow a cut."""
+
+_BOUNDS = (
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+)
 _CONF = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(PADDING),
-    "spark.sql.execution.python.udf.maxRecordsPerBatch": str(PADDING),
+    "spark.sql.execution.python.udf.maxRecordsPerBatch": str(_BATCH_ROWS),
     "spark.sql.execution.pandas.udf.buffer.size": "8",
     "spark.sql.execution.python.udf.buffer.size": "8",
     "spark.sql.adaptive.enabled": "false",
     # each branch needs its own tasks, also if Spark sees equal partitioning in the branches
     "spark.sql.unionOutputPartitioning": "false",
 }
-"""Settings of the pipe's session: batches are small, and a socket's buffer keeps no part of a batch."""
+"""Settings of the pipe's session, beside the bounds of a batch: a socket's buffer keeps no part of a
+batch."""
 
 
 def _into(router: InRun, routed: DataFrame) -> DataFrame:
@@ -74,7 +84,9 @@ class SparkJob:
         self._kept: DataFrame | None = None
         """The plan, compiled by Catalyst, with the tables that it has read."""
         self._session = clone_of(spark)
-        for key, value in _CONF.items():
+        self._has_functions = any(branch.stages for branch in plan.branches)
+        bounds = (NO_BOUND, _BATCH_ROWS) if self._has_functions else (_BATCH_BYTES, 10_000)
+        for key, value in {**_CONF, **dict(zip(_BOUNDS, map(str, bounds), strict=True))}.items():
             self._session.conf.set(key, value)
         rules = [f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in _RULES]
         known = self._session.conf.get(_EXCLUDED, "")
@@ -86,9 +98,8 @@ class SparkJob:
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         session.sparkContext.setLocalProperty(RUN, meeting.told())
-        has_functions = any(branch.stages for branch in self._plan.branches)
         in_driver = ExecutorPool(session).in_driver
-        with pipelined_python(session) if has_functions and in_driver else nullcontext():
+        with pipelined_python(session) if self._has_functions and in_driver else nullcontext():
             if self._kept is None:
                 whole = self._whole()
                 # Spark stores a failure in the plan, for example of a table that it could not read. So
@@ -108,7 +119,9 @@ class SparkJob:
                 schema = schema.add(marker)
             # the JVM may keep the last bytes of a batch, so another batch follows; each Python node may
             # keep rows on the way to Python and back
-            padding = (2 + 4 * branch.stages) * PADDING
+            padding: list[str | None] = [None] * ((2 + 4 * branch.stages) * _BATCH_ROWS)
+            if not self._has_functions:
+                padding = [*2 * ["{}".ljust(_BATCH_BYTES)], None]
             feeder = Feeder(self._meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
             routed = branch.over(numbers.mapInArrow(InRun(feeder), schema))
