@@ -100,7 +100,7 @@ def test_a_scenario_sets_all_that_it_says(engine: Recorder, tmp_path: Path) -> N
         engine, tmp_path, slots=3, slots_max=9, key_groups=64, output_mode="append",
         budget="800 ms", slo=("mean < 1 s over 1 s", "p99 < 3 s over 1 s"), advise=True,
         policy="static(3)", migration="subscale", slot_rate=5.0, floor="0 s", memory_max="1 GB",
-        arrival="ts", table="db.t", sink_format="delta",
+        real_time=True, arrival="ts", table="db.t", sink_format="delta",
     )  # fmt: skip
     assert calls == [
         ("slots", {"max": 9, "start": 3}),
@@ -119,6 +119,7 @@ def test_a_scenario_sets_all_that_it_says(engine: Recorder, tmp_path: Path) -> N
         ("option", "headgate.slotRate", 5.0),
         ("option", "headgate.floor", "0 s"),
         ("option", "headgate.state.memoryMax", "1 GB"),
+        ("trigger", {"realTime": "5 minutes"}),
         ("option", "headgate.arrival", "ts"),
         ("toTable", "db.t"),
     ]

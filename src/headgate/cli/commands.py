@@ -122,6 +122,9 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
     ] = None,
     memory_max: MemoryMax = None,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Run in real time, and not in micro-batches.")
+    ] = False,
     require_slo: RequireSlo = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the load generator.")] = 1,
     verify: Annotated[
@@ -183,6 +186,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             migration=migration,
             floor=floor,
             memory_max=memory_max,
+            real_time=real_time,
             require_slo=require_slo,
             seed=seed,
             verify=verify,

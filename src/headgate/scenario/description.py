@@ -104,6 +104,8 @@ class Scenario:
     """Experiment: latency floor, such as ``0 s``, in place of the measured floor."""
     memory_max: str | None = None
     """Most memory of a host that state may take, such as ``500 MB``; None for no limit."""
+    real_time: bool = False
+    """Run the query in real time, and not in micro-batches."""
     require_slo: bool = False
     """Count a missed SLO as a failure."""
     seed: int = 1

@@ -102,6 +102,8 @@ class SparkEngine:
             writer = writer.option("headgate.floor", scenario.floor)
         if scenario.memory_max is not None:
             writer = writer.option("headgate.state.memoryMax", scenario.memory_max)
+        if scenario.real_time:
+            writer = writer.trigger(realTime="5 minutes")
         arrival = scenario.arrival or workload.arrival
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
