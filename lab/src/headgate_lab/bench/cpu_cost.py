@@ -69,10 +69,12 @@ _WARM_S = 4.0
 _ESTIMATES = ("record", "cpu", "capacity")
 """Names of the judged estimates; see `judged`."""
 
-_TRACE = ("worldcup98.per_minute.csv.gz", "requests")
-_MATCH = 77_200
-"""First minute of a period with two matches: in ten hours, the load has two peaks of 2.9 times the
-mean."""
+_TRACES = {
+    "worldcup": ("worldcup98.per_minute.csv.gz", "requests", 77_200),
+    "epa": ("web_logs_1995.per_minute.csv.gz", "epa_requests", 720),
+}
+"""Files of the traces, their columns and the first minute. In ten hours from there the World Cup has two
+matches, whose peaks are 2.9 times the mean; the other begins at noon."""
 
 _TRUTH_S = 3.0
 """Seconds before a time over which the true time of a record is measured."""
@@ -113,8 +115,14 @@ class CpuCostParameters:
     """Seed of the orders; >= 0."""
 
     data: str = ""
-    """Directory of the real traces. If given, orders follow the World Cup of 1998 instead of one burst, a
-    minute of the trace in a second; the highest minute has the rate of the burst."""
+    """Directory of the real traces. If given, orders follow one of them instead of one burst, a minute of
+    the trace in a second; the highest minute has the rate of the burst."""
+
+    trace: str = "worldcup"
+    """Which trace: ``worldcup`` or ``epa``."""
+
+    real_time: bool = False
+    """Whether the jobs run in real time, and not in micro-batches."""
 
     scale: float = 1.0
     """Rate of the burst, as a multiple of the job's own; > 0."""
@@ -127,6 +135,10 @@ class CpuCostParameters:
         fits = 1 <= self.slots <= self.slots_max
         require(fits, f"slots={self.slots} of cpu-cost is out of range; use 1 to {self.slots_max}.")
         require(self.stocks >= 1, f"stocks={self.stocks} of cpu-cost is below 1; use 1 or more.")
+        known = ", ".join(_TRACES)
+        require(
+            self.trace in _TRACES, f'trace="{self.trace}" of cpu-cost is not known; use {known}.'
+        )
         require(self.scale > 0, f"scale={self.scale:g} of cpu-cost must be above 0.")
         require(self.cost_s > 0, f"cost={self.cost} of cpu-cost must be above 0.")
         for name in self.jobs():
@@ -245,7 +257,8 @@ def load(job: CostlyJob, chosen: CpuCostParameters) -> str:
     third_s = chosen.seconds / 3
     calm, burst = (share / chosen.cost_s for share in (job.calm, chosen.scale * job.burst))
     if chosen.data:
-        counts = column(Path(chosen.data), *_TRACE)[_MATCH : _MATCH + math.ceil(chosen.seconds)]
+        file, name, begin = _TRACES[chosen.trace]
+        counts = column(Path(chosen.data), file, name)[begin : begin + math.ceil(chosen.seconds)]
         first, *others = counts / counts.max() * burst
         steps = [f"{number}s={rate:.5g}" for number, rate in enumerate(others, 1)]
         return f"steps({', '.join([f'{first:.5g}', *steps])})"
@@ -288,7 +301,7 @@ def _one(
         .format("noop")
         .option("checkpointLocation", str(work / "checkpoint"))
         .option("headgate.arrival", "scheduled")
-        .trigger(processingTime="0 seconds")
+        .trigger(**({"realTime": "5 minutes"} if chosen.real_time else {"processingTime": "0 s"}))
         .start()
     )
     started_s = time.time() + lead_s - base_us / 1e6
