@@ -39,14 +39,14 @@ def test_a_clause_of_a_merge_tells_its_condition_and_its_values() -> None:
 
 
 def test_an_error_of_the_jvm_below_python_is_told_by_its_own_line() -> None:
-    text = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+    text = """Return Message: Traceback (most recent call last):
   File "a.py", line 3, in <module>
     frame.collect()
 py4j.protocol.Py4JJavaError: An error occurred while calling o7.collect.
 : java.lang.IllegalStateException: the shelf is full
 	at a.B.c(B.scala:1)
 """
-    assert _under_spark(text) == "the shelf is full"
+    assert _under_spark(text) == "IllegalStateException: the shelf is full"
 
 
 def test_timestamps_get_the_zone_also_where_sparks_function_takes_none(
