@@ -106,6 +106,7 @@ def test_a_pipe_is_planned_once_and_runs_in_each_run_s_group(
     rules = made.set["spark.sql.optimizer.excludedRules"].split(",")
     prefix = "org.apache.spark.sql.catalyst.optimizer."
     assert rules == ["mine", *(f"{prefix}{rule}" for rule in job_module._RULES)]
+    assert [made.set[bound] for bound in job_module._BOUNDS] == [str(2**31 - 1), "64"]
     assert {key: made.set[key] for key in made.set if key.endswith("enabled")} == {
         "spark.sql.adaptive.enabled": "false"
     }
@@ -126,7 +127,7 @@ def test_a_pipe_is_planned_once_and_runs_in_each_run_s_group(
     planned: list[Any] = []
     for branch, padding in zip(made.branches, (2, 10), strict=True):
         feeder: Any = ("feeder", made.meeting, made.feed, SimpleNamespace(count=3), made.feed.schema,
-                       padding * job_module.PADDING)  # fmt: skip
+                       [None] * (padding * job_module._BATCH_ROWS))  # fmt: skip
         planned += [
             ("range", 0, 3, 1, 3), ("mapInArrow", InRun(feeder), schema), ("over", "numbers in Arrow"),
             ("mapped", made.session, f"{branch.operator} routed"),
@@ -149,6 +150,9 @@ def test_a_pipe_of_one_branch_without_python_is_no_union(monkeypatch: pytest.Mon
     made = Job(monkeypatch, branches=1)
     made.job.run(Meeting("door", b"k"), "group")
     assert "pipelined" not in made.calls.did
+    assert [made.set[bound] for bound in job_module._BOUNDS] == ["65536", "10000"]
+    (feeder,) = (one[1].made for one in made.calls.did if one[0] == "mapInArrow")
+    assert feeder[-1] == [*2 * ["{}" + " " * 65_534], None]
     assert ("as_it_is", made.session, "a pipe") in made.calls.did
     made.job.cancel("group")
     assert made.calls.did[-1] == ("cancelJobGroup", "group")
