@@ -144,20 +144,6 @@ def test_a_batch_dataframe_is_refused(spark: SparkSession, tmp_path: Path) -> No
         writer(spark.range(3).groupBy("id").count(), tmp_path / "checkpoint").start()
 
 
-def test_sources_with_names_are_refused(spark: SparkSession) -> None:
-    named = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-    counts = by_key(rate(spark))
-    read(counts, "update")
-    spark.conf.set(named, "true")
-    try:
-        with pytest.raises(
-            UnsupportedQuery, match=r"Evolution=true, cannot run elastically; set it"
-        ):
-            read(counts, "update")
-    finally:
-        spark.conf.unset(named)
-
-
 def test_what_spark_refuses_is_caught_as_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate").load()
     with pytest.raises(AnalysisException) as spark_says:

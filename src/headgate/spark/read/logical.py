@@ -48,9 +48,6 @@ _READERS: Mapping[str, NodeReader] = {
 }
 """Readers of nodes that become operators, by class of the node."""
 
-_NAMED = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-"""Setting with which Spark (4.3) keeps offsets by the names of sources, not by their order."""
-
 _RELAYED = {
     "Project",
     "Filter",
@@ -110,9 +107,6 @@ def read(
     whole = analysed(df)
     if not whole.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
-        raise UnsupportedQuery(msg)
-    if str(spark.conf.get(_NAMED, "false")).lower() == "true":
-        msg = f"sources with names, {_NAMED}=true, cannot run elastically; set it to false."
         raise UnsupportedQuery(msg)
     plan = distinct(spark, without_cte(spark, whole), mode)
     _check_with_spark(spark, plan, mode)
