@@ -22,6 +22,9 @@ def source_counts(plan: Jvm) -> range:
 
 def option_of(leaf: Jvm, name: str) -> str | None:
     """Return an option of a source, ignoring case in `name`; None if the option is not set."""
+    if class_name(leaf) == "StreamingRelationV2":
+        value = leaf.extraOptions().get(name)
+        return None if value is None else str(value)
     wanted = name.lower()
     return next((v for k, v in options_of(leaf).items() if k.lower() == wanted), None)
 
