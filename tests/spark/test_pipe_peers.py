@@ -159,14 +159,15 @@ def test_a_job_is_planned_once_and_pipelines_the_users_functions_in_this_process
         "org.apache.spark.sql.catalyst.optimizer.PushDownPredicates",
     ]
     assert len(rules) == 6
-    assert conf["spark.sql.execution.arrow.maxRecordsPerBatch"] == "64"
     assert conf["spark.sql.adaptive.enabled"] == "false"
-    monkeypatch.setattr(made, "_whole", lambda: Frame(did))
+    monkeypatch.setattr(made, "_whole", lambda functions: Frame(did))
     meeting = words.Meeting("driver", b"k", run=b"r")
     with pytest.raises(ValueError, match="a table is away"):
         made.run(meeting, "g")
     made.run(meeting, "g")
     made.run(meeting, "g")
+    rows = "64" if any(stages) else "10000"
+    assert conf["spark.sql.execution.arrow.maxRecordsPerBatch"] == rows
     begins = [("g", "clicks: pipe", {"interruptOnCancel": True}), meeting.told()]
     around = (["pipelined"], ["as before"]) if pipelined else ([], [])
     runs = [

@@ -44,8 +44,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
         "implicit": lambda spark, one: one._parts.get("implicit", False),
         "time_zone": lambda spark, one: one._parts.get("zone"),
         "unsaid": lambda one, name: one._parts.get("unsaid", ""),
+        "streams_of": lambda plan: [],
     }.items():
         monkeypatch.setattr(texts, name, stub)
+    monkeypatch.setattr("headgate.spark.read.meaning.streams_of", lambda plan: [])
     monkeypatch.setattr(conditions, "_plain", lambda spark, condition: condition)
 
 
