@@ -160,7 +160,7 @@ def test_a_job_is_planned_once_and_pipelines_the_users_functions_in_this_process
     ]
     assert len(rules) == 6
     assert conf["spark.sql.adaptive.enabled"] == "false"
-    monkeypatch.setattr(made, "_whole", lambda functions: Frame(did))
+    monkeypatch.setattr(made, "_whole", lambda: Frame(did))
     meeting = words.Meeting("driver", b"k", run=b"r")
     with pytest.raises(ValueError, match="a table is away"):
         made.run(meeting, "g")

@@ -90,27 +90,30 @@ class SparkJob:
         known = self._session.conf.get(_EXCLUDED, "")
         self._session.conf.set(_EXCLUDED, ",".join(filter(None, [known, *rules])))
 
+    @property
+    def _has_functions(self) -> bool:
+        return any(branch.stages for branch in self._plan.branches)
+
     def run(self, meeting: words.Meeting, group: str) -> None:
         """Run the job until the feeders end; raise the job's error."""
         session = self._session
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         session.sparkContext.setLocalProperty(RUN, meeting.told())
-        has_functions = any(branch.stages for branch in self._plan.branches)
-        bounds = (NO_BOUND, _BATCH_ROWS) if has_functions else (_BATCH_BYTES, 10_000)
+        bounds = (NO_BOUND, _BATCH_ROWS) if self._has_functions else (_BATCH_BYTES, 10_000)
         for key, value in zip(_BOUNDS, bounds, strict=True):
             session.conf.set(key, str(value))
         in_driver = ExecutorPool(session).in_driver
-        with pipelined_python(session) if has_functions and in_driver else nullcontext():
+        with pipelined_python(session) if self._has_functions and in_driver else nullcontext():
             if self._kept is None:
-                whole = self._whole(has_functions)
+                whole = self._whole()
                 # Spark stores a failure in the plan, for example of a table that it could not read. So
                 # the plan is compiled first, which computes no row of the pipe, and kept only afterwards
                 computed_rows(whole)
                 self._kept = whole
             self._kept.collect()
 
-    def _whole(self, has_functions: bool) -> DataFrame:
+    def _whole(self) -> DataFrame:
         """Return the pipes of all branches as one plan, which serves all runs."""
         session = self._session
         branches = zip(self._plan.branches, self._feeds.feeds, self._feeds.shares, strict=True)
@@ -122,7 +125,7 @@ class SparkJob:
             # the JVM may keep the last bytes of a batch, so another batch follows; each Python node may
             # keep rows on the way to Python and back
             padding: list[str | None] = [None] * ((2 + 4 * branch.stages) * _BATCH_ROWS)
-            if not has_functions:
+            if not self._has_functions:
                 padding = [*2 * ["{}".ljust(_BATCH_BYTES)], None]
             feeder = Feeder(self._meeting, feed, share, feed.schema, padding)
             numbers = session.range(0, share.count, 1, share.count)
