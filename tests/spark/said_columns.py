@@ -94,6 +94,10 @@ class _Functions:
     def expr(self, text: str) -> Said:
         return Said(text)
 
+    def transform(self, value: Any, made: Any) -> Said:
+        """Show what the function makes of an item."""
+        return Said(f"transform({value}, {made(Said('item'))})")
+
     def __getattr__(self, name: str) -> Said:
         return Said(name)
 

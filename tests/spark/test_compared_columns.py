@@ -21,19 +21,9 @@ def struct(**kinds: T.DataType) -> T.StructType:
     return T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
 
 
-class Functions:
-    """Functions of columns; those that take a function show what it makes of an item."""
-
-    def transform(self, value: Any, made: Any) -> Said:
-        return Said(f"transform({value}, {made(Said('item'))})")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(F, name)
-
-
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "F", Functions())
+    monkeypatch.setattr(comparison, "F", F)
     monkeypatch.setattr(
         Said, "__mul__", lambda one, other: Said(f"({one} * {other})"), raising=False
     )

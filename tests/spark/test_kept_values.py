@@ -18,20 +18,10 @@ SPARK: Any = "the session"
 LONG, TEXT = T.LongType(), T.StringType()
 
 
-class Functions:
-    """Functions of columns; those that take a function show what it makes of an item."""
-
-    def transform(self, value: Any, made: Any) -> Said:
-        return Said(f"transform({value}, {made(Said('item'))})")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(F, name)
-
-
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (buffers, types, windows):
-        monkeypatch.setattr(module, "F", Functions())
+        monkeypatch.setattr(module, "F", F)
     monkeypatch.setattr(buffers, "data_type", lambda kind: kind)
     monkeypatch.setattr(
         buffers, "folded", lambda spark, one, values, fields: (one, str(values), fields)

@@ -55,14 +55,14 @@ def test_a_writer_that_another_has_overtaken_gives_its_producer_back(
     writer: Any = KafkaWriter(TARGET, "8e")
     for last in (None, 2, 3):
         calls.put(kafka_writer, last_note=last)
-        writer._check_no_one_went_on(3)
+        writer._refuse_if_another_wrote(3)
     assert calls.did == [("last_note", "client", TARGET, "headgate-8e", 130.0)] * 3
     calls.put(kafka_writer, last_note=4)
     writer._producer = calls.several(purge=None)
     with pytest.raises(
         EngineError, match=r"another driver writes .* \(step 4 is written\)"
     ) as failed:
-        writer._check_no_one_went_on(3)
+        writer._refuse_if_another_wrote(3)
     assert failed.value.transient
     assert calls.did[-1] == ("purge", {"blocking": False})
     assert writer._producer is None

@@ -112,7 +112,10 @@ def test_a_pipe_is_planned_once_and_runs_in_each_run_s_group(
     made.calls.did.clear()
     for number in (1, 2):
         made.job.run(Meeting(f"door {number}", b"k"), f"group {number}")
-    assert [made.set[bound] for bound in job_module._BOUNDS] == [str(2**31 - 1), "64"]
+    assert [made.set[bound] for bound in (job_module.BYTES, job_module.ROWS)] == [
+        str(2**31 - 1),
+        "64",
+    ]
     starts = [
         [
             ("make_active", made.session),
@@ -150,7 +153,7 @@ def test_a_pipe_of_one_branch_without_python_is_no_union(monkeypatch: pytest.Mon
     made = Job(monkeypatch, branches=1)
     made.job.run(Meeting("door", b"k"), "group")
     assert "pipelined" not in made.calls.did
-    assert [made.set[bound] for bound in job_module._BOUNDS] == ["65536", "10000"]
+    assert [made.set[bound] for bound in (job_module.BYTES, job_module.ROWS)] == ["65536", "10000"]
     (feeder,) = (one[1].made for one in made.calls.did if one[0] == "mapInArrow")
     assert feeder[-1] == [*2 * ["{}" + " " * 65_534], None]
     assert ("as_it_is", made.session, "a pipe") in made.calls.did

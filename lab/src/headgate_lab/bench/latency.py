@@ -290,11 +290,8 @@ def _one(told: dict[str, Any]) -> dict[str, Any]:
     query = _start(spark, told)
     try:
         time.sleep(told["warm_s"])
-        began_us, cpu_s, began_s = (
-            time.time_ns() // 1000,
-            sum(cpu_by_kind_s().values()),
-            time.monotonic(),
-        )
+        began_us, cpu_s = time.time_ns() // 1000, sum(cpu_by_kind_s().values())
+        began_s = time.monotonic()
         time.sleep(told["seconds"])
         cores = (sum(cpu_by_kind_s().values()) - cpu_s) / (time.monotonic() - began_s)
         ended_us = time.time_ns() // 1000

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 NO_BOUND = str(2**31 - 1)
 """Value with which Spark does not compute batch sizes."""
 
@@ -57,9 +57,9 @@ def fit_arrow_batches(session: SparkSession, schemas: Iterable[T.StructType]) ->
     """
     widths = [row_bytes(schema) for schema in schemas]
     known = [width for width in widths if width is not None]
-    if len(known) < len(widths) or session.conf.get(_BYTES, None) is not None:
+    if len(known) < len(widths) or session.conf.get(BYTES, None) is not None:
         return
-    session.conf.set(_BYTES, NO_BOUND)
+    session.conf.set(BYTES, NO_BOUND)
     most = _BATCH_BYTES // max([1, *known])
-    asked = int(session.conf.get(_ROWS) or 0)
-    session.conf.set(_ROWS, str(min(asked, most) if asked > 0 else most))
+    asked = int(session.conf.get(ROWS) or 0)
+    session.conf.set(ROWS, str(min(asked, most) if asked > 0 else most))

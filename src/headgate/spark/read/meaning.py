@@ -1,8 +1,8 @@
 """Describes the meaning of an operator's state as texts, which a later start compares.
 
 State of two queries may have the same types and another meaning: ``sum(v)`` and ``sum(w)``. So a
-checkpoint has the text of each key, aggregate, window and condition. It has no texts of filters and
-sources, because these change only future input.
+checkpoint has the text of each key, aggregate, window and condition. It has no texts of filters, because
+these change only future input; of sources it has the names, since their order counts.
 """
 
 from __future__ import annotations

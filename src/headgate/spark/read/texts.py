@@ -232,7 +232,12 @@ class Texts:
     def _sources(self) -> list[str]:
         """Names of the sources of each branch of a union, in the order in which they come first."""
         read = [
-            str([(name_of(leaf), options_of(leaf)) for leaf in streams_of(child.plan)])
+            str(
+                [
+                    (name_of(leaf), sorted(options_of(leaf).items()))
+                    for leaf in streams_of(child.plan)
+                ]
+            )
             for child in self._children
         ]
         numbers = {sources: f"source {n}" for n, sources in enumerate(dict.fromkeys(read), 1)}

@@ -9,7 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.arrow import from_arrow_schema
-from headgate.spark.jvm.arrowbatches import NO_BOUND
+from headgate.spark.jvm.arrowbatches import BYTES, NO_BOUND, ROWS
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.plans import as_it_is, computed_rows, mapped, union
 from headgate.spark.jvm.sessions import clone_of, make_active, pipelined_python
@@ -27,14 +27,13 @@ _BATCH_BYTES = 1 << 16
 follow a cut, and each ends a batch. A larger value makes fewer batches, and more padding. Measured in
 note 0180."""
 
+_MOST_ROWS = 10_000
+"""Rows of an Arrow batch in such a pipe, however small they are. Chosen, not tuned."""
+
 _BATCH_ROWS = 64
 """Rows of an Arrow batch in other pipes: a function's batch has the function's arguments only, so no row
 is large in it. At least twice as many marker rows follow a cut."""
 
-_BOUNDS = (
-    "spark.sql.execution.arrow.maxBytesPerBatch",
-    "spark.sql.execution.arrow.maxRecordsPerBatch",
-)
 _CONF = {
     "spark.sql.execution.python.udf.maxRecordsPerBatch": str(_BATCH_ROWS),
     "spark.sql.execution.pandas.udf.buffer.size": "8",
@@ -100,12 +99,14 @@ class SparkJob:
         make_active(session)
         session.sparkContext.setJobGroup(group, f"{self._name}: pipe", interruptOnCancel=True)
         session.sparkContext.setLocalProperty(RUN, meeting.told())
-        bounds = (NO_BOUND, _BATCH_ROWS) if self._has_functions else (_BATCH_BYTES, 10_000)
-        for key, value in zip(_BOUNDS, bounds, strict=True):
-            session.conf.set(key, str(value))
         in_driver = ExecutorPool(session).in_driver
         with pipelined_python(session) if self._has_functions and in_driver else nullcontext():
             if self._kept is None:
+                bounds = (
+                    (NO_BOUND, _BATCH_ROWS) if self._has_functions else (_BATCH_BYTES, _MOST_ROWS)
+                )
+                for key, value in zip((BYTES, ROWS), bounds, strict=True):
+                    session.conf.set(key, str(value))
                 whole = self._whole()
                 # Spark stores a failure in the plan, for example of a table that it could not read. So
                 # the plan is compiled first, which computes no row of the pipe, and kept only afterwards

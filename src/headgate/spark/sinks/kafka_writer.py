@@ -115,7 +115,7 @@ class KafkaWriter:
                     raise failed from error
                 _LOG.warning("step %d is begun anew: %s", step, error)
                 if late:
-                    self._check_no_one_went_on(step)
+                    self._refuse_if_another_wrote(step)
                 self.open()  # ends the open transaction, and finds out whether it was committed
             else:
                 self._last = step
@@ -134,7 +134,7 @@ class KafkaWriter:
             )
             raise CheckpointError(msg)
 
-    def _check_no_one_went_on(self, step: int) -> None:
+    def _refuse_if_another_wrote(self, step: int) -> None:
         """Refuse to write after a long standstill in which another driver has written later steps.
 
         To open the writer anew would end that driver's right to write. Raises `EngineError`.
