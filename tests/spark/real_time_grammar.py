@@ -245,14 +245,16 @@ def outcome(
     Parameters
     ----------
     name : str
-        A seed, a form's name, a query of NEXMark with a seed, as ``q5 3``, or `BACKLOG`.
+        A seed, a form's name, a query of NEXMark with a seed, as ``q5 3``, or `BACKLOG`. What happens to a
+        query is drawn by this name: ``17/2`` is query 17 again, and other things happen.
     """
     try:
         if name == BACKLOG:
             return backlog_outcome(spark, folder, place)
         if re.fullmatch(r"q\d \d+", name):
             return nexmark_outcome(spark, folder, place, name, happenings)
-        query = generate(int(name))[0] if name.isdigit() else FORMS[name]
+        seed, _, _ = name.partition("/")
+        query = generate(int(seed))[0] if seed.isdigit() else FORMS[name]
         return generated_outcome(spark, folder, place, query, name, happenings)
     except Exception:
         return f"FAILED {traceback.format_exc()[-1500:]}"
