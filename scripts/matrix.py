@@ -29,14 +29,14 @@ _NEWEST = "newest"
 
 _SHORT = [
     "tests/spark/test_contract.py",
-    "tests/spark/test_minors.py",
+    "tests/spark/unit/test_minors.py",
     "tests/spark/test_sinks.py",
-    "tests/spark/test_writer_surface.py",
+    "tests/spark/unit/test_writer_surface.py",
 ]
 _LONG = [
     *_SHORT,
     "tests/spark/test_answers.py",
-    "tests/spark/test_user_processor.py",
+    "tests/spark/unit/test_user_processor.py",
     "tests/spark/test_processor.py",
     "tests/spark/test_deduplicate.py",
     "tests/spark/test_join.py",

@@ -52,7 +52,8 @@ _WHOLE = ("test_answers.py", "test_refusals.py", "test_processor.py", "test_life
 def _test_files(kind: str) -> dict[str, str]:
     """Return the digests of the files of tests that are recorded, by their names."""
     tops = ("tests", "lab/tests", "demo/tests") if kind == "unit" else ("tests/spark",)
-    paths = {path for top in tops for path in (ROOT / top).rglob("test_*.py")}
+    how = "test_*.py" if kind == "spark" else "**/test_*.py"
+    paths = {path for top in tops for path in (ROOT / top).glob(how)}
     names = {str(path.relative_to(ROOT)): path for path in paths}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -60,6 +60,7 @@ def table(tmp_path):
     return made
 
 
+@pytest.mark.filterwarnings("ignore:table t has nothing of what this query has put out so far")
 @pytest.mark.parametrize(
     ("known", "has", "batch", "written"),
     [

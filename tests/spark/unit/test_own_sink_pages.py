@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def names_of(page: str) -> dict[str, Any]:

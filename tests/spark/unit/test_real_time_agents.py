@@ -39,6 +39,9 @@ from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
 
+# processes of their own, some of them killed with sockets open
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
 HOST, RUN = "127.0.0.1", "0" * 32
 
 
