@@ -245,8 +245,8 @@ def outcome(
     Parameters
     ----------
     name : str
-        A seed, a form's name, a query of NEXMark with a seed, as ``q5 3``, or `BACKLOG`. What happens to a
-        query is drawn by this name: ``17/2`` is query 17 again, and other things happen.
+        A seed, a form's name, a query of NEXMark with a seed, as ``q5 3``, or `BACKLOG`. What happens to
+        a query is drawn by this name: ``17/2`` is query 17 again, and other things happen.
     """
     try:
         if name == BACKLOG:

@@ -74,7 +74,7 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
 @pytest.mark.parametrize(
     "victims",
     [
-        ("python", "host"),
+        ("host",),
         pytest.param(("executor", "python", "host"), marks=pytest.mark.thorough),
     ],
 )

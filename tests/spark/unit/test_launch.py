@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.spark.api import launch
 from headgate.spark.cluster.location import Place
 
@@ -149,3 +149,11 @@ def test_sparks_query_is_started_and_ticks_begin_batches_where_a_source_has_no_e
             inner.status, machine.settled = {"isDataAvailable": True}, False
             assert tick() is False
     assert machine.did[len(ticks) :] == ["given up"], "where the start is undone"
+
+
+@pytest.mark.parametrize("chosen", ["true", "TRUE"])
+def test_sources_that_must_have_names_are_refused(chosen: str) -> None:
+    launch.check_evolution(session())
+    launch.check_evolution(session("false"))
+    with pytest.raises(UnsupportedQuery, match=r"enableSourceEvolution is true .* set it to false"):
+        launch.check_evolution(session(chosen))

@@ -119,6 +119,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     for name, result in {
         "Warming": "warming",
+        "check_evolution": None,
         "planned": "the plan",
         "passed": "what passes",
         "flow_of": "the flow",
@@ -143,6 +144,7 @@ def test_a_query_of_slots_is_planned_while_workers_warm_up_and_refused_before_it
     assert begun(settings(name="clicks")) == "of slots"
     assert parts == [
         ("Warming", "the session"),
+        ("check_evolution", "the session"),
         ("planned",),
         ("analysed",),
         ("check_brokers", "the analysed plan"),
@@ -151,7 +153,7 @@ def test_a_query_of_slots_is_planned_while_workers_warm_up_and_refused_before_it
     ]
     parts.clear()
     begun(settings(trigger=REAL_TIME))
-    assert parts[2:4] == [
+    assert parts[3:5] == [
         ("passed", "the session", "the plan"),
         ("flow_of", "the session", "what passes"),
     ]

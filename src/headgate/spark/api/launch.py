@@ -16,7 +16,7 @@ from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.epochs import write_log
 from headgate.checkpoint.shipping import resume_shipping
 from headgate.checkpoint.spark_log import check_log
-from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.spark.api.begin import begin
 from headgate.spark.cluster.location import Place, check_seen
 from headgate.spark.jvm.lock import CheckpointLock
@@ -27,6 +27,7 @@ from headgate.spark.step.machine import StepMachine
 R = TypeVar("R")
 
 _REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
+_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 class ActiveRun(Protocol):
@@ -61,6 +62,16 @@ def check_name(spark: SparkSession, name: str | None) -> None:
             "it; stop that one first, or use another name."
         )
         raise ConfigError(msg)
+
+
+def check_evolution(spark: SparkSession) -> None:
+    """Refuse a session in which Spark asks for a name of each source: headgate's own have none."""
+    if str(spark.conf.get(_EVOLUTION, "false")).lower() == "true":
+        msg = (
+            f"{_EVOLUTION} is true in this session, which headgate does not support yet; "
+            "set it to false, and leave out .name() of each source."
+        )
+        raise UnsupportedQuery(msg)
 
 
 def register_run(where: Place, run: Q) -> Q:

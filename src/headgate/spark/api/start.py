@@ -21,6 +21,7 @@ from headgate.core.installed import SINKS, installed
 from headgate.operators.spec import OutputMode
 from headgate.spark.api import configured
 from headgate.spark.api.launch import (
+    check_evolution,
     check_name,
     giving_back,
     journal_of,
@@ -137,6 +138,7 @@ def _started(
         return pooled
     warming = Warming(df.sparkSession)
     try:
+        check_evolution(df.sparkSession)
         plan = planned(df, settings)
     except UnsupportedQuery:
         if settings.fallback == "spark":
