@@ -12,10 +12,12 @@ first and then enough:
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,15 @@ from headgate.scenario.fleet_file import FleetFile, read_fleet
 from headgate.scenario.spark import SparkEngine
 from headgate.spark.api.writer import Writer
 from headgate.spark.fleet.fleet import Fleet
+from headgate.spark.jvm.hosts import living_hosts
 from headgate_lab.bench.common import machine, parameters, progress, require
+from headgate_lab.testing.cluster import StandaloneCluster
 
 SYSTEMS = ("plane", "equal-shares", "first-come", "alone")
 _POLL_S = 0.2
 _ACTIONS = 1_000
+_MEMORY = {"spark.executor.memory": "700m"}
+"""Settings of a session whose executors lie beside each other on one machine."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,27 @@ class TogetherParameters:
     systems: str = ",".join(SYSTEMS)
     """Systems that run, separated by commas."""
 
+    real_time: bool = False
+    """Whether the jobs run in real time, except those on pools of replicas."""
+
+    hosts: int = 0
+    """Hosts of a cluster for each system, which share no memory; 0: Spark's own master, or 2 or more."""
+
+    cores: int = 16
+    """Cores of each host, as Spark counts them; >= 1."""
+
+    loses_host: bool = False
+    """Whether a host is killed in the middle of the second budget."""
+
     def __post_init__(self) -> None:
+        require(
+            self.hosts == 0 or self.hosts > 1,
+            f"hosts={self.hosts} of together is not 0, 2 or more.",
+        )
+        require(self.cores > 0, f"cores={self.cores} of together is out of range; use 1 or more.")
+        require(
+            self.hosts > 1 or not self.loses_host, "loses_host of together needs hosts=2 or more."
+        )
         require(self.seconds > 0, f"seconds={self.seconds:g} of together must be above 0.")
         for name in self.systems.split(","):
             known = ", ".join(SYSTEMS)
@@ -109,7 +135,7 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(TogetherParameters, given)
     described = read_fleet(Path(chosen.file))
-    runs = {name: _run(described, name, chosen.seconds) for name in chosen.systems.split(",")}
+    runs = {name: _on_hosts(described, name, chosen) for name in chosen.systems.split(",")}
     rows = [
         {"system": name, **found["shares"], "met": found["met"]} for name, found in runs.items()
     ]
@@ -127,15 +153,46 @@ def run(**given: Any) -> dict[str, Any]:
     }
 
 
-def _run(described: FleetFile, system: str, seconds: float) -> dict[str, Any]:
+def _on_hosts(described: FleetFile, system: str, chosen: TogetherParameters) -> dict[str, Any]:
+    """Run the jobs under a system, on a cluster of its own if one is asked for."""
+    if not chosen.hosts:
+        return _run(described, system, chosen, lambda: None)
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-together-cluster-") as work,
+        StandaloneCluster(Path(work), workers=chosen.hosts, cores=chosen.cores) as cluster,
+        _master(cluster.master),
+    ):
+        return _run(described, system, chosen, lambda: cluster.kill_worker(cluster.hosts[-1]))
+
+
+@contextmanager
+def _master(address: str) -> Iterator[None]:
+    """Make an address the master of sessions meanwhile."""
+    before = os.environ.get("SPARK_MASTER")
+    os.environ["SPARK_MASTER"] = address
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_MASTER")
+        if before is not None:
+            os.environ["SPARK_MASTER"] = before
+
+
+def _run(
+    described: FleetFile, system: str, chosen: TogetherParameters, lose: Callable[[], None]
+) -> dict[str, Any]:
+    seconds = chosen.seconds
     progress(f"{system}, twice {seconds:g} s")
-    settings, engine = described.fleet, SparkEngine()
+    settings, engine = described.fleet, SparkEngine(_MEMORY if chosen.hosts else None)
     budgets = [int(settings.slots), *(step.slots for step in settings.budget)]
     round_s = parse_duration_s(settings.round)
     try:
         with tempfile.TemporaryDirectory(prefix=f"headgate-together-{system}-") as work:
+            spark = engine.session()
+            while len(living_hosts(spark)) < chosen.hosts:
+                time.sleep(_POLL_S)
             fleet = Fleet(
-                engine.session(),
+                spark,
                 budgets[0],
                 round_s=round_s,
                 policy=_policy(described, system, round_s),
@@ -144,13 +201,19 @@ def _run(described: FleetFile, system: str, seconds: float) -> dict[str, Any]:
                 hang_s=parse_duration_s(settings.hang),
             )
             for name, job in described.jobs.items():
-                writer = writer_of(engine, name, job, Path(work))
-                fleet.add(_adapted(writer, system), priority=job.priority, utility=job.shape())
+                writer = _adapted(writer_of(engine, name, job, Path(work)), system)
+                if chosen.real_time and not job.interval:
+                    writer = writer.trigger(realTime="5 minutes")
+                fleet.add(writer, priority=job.priority, utility=job.shape())
             try:
                 fleet.start()
                 enough_s = _wait(fleet, seconds)
                 fleet.set_budget(budgets[-1])
-                _wait(fleet, seconds)
+                _wait(fleet, seconds / 2)
+                if chosen.loses_host:
+                    progress("a host is killed")
+                    lose()
+                _wait(fleet, seconds / 2)
                 found = fleet_result(fleet)
                 rounds = fleet.rounds
             finally:
