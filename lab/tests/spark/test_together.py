@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_a_fair_share_is_the_same_for_every_job_and_even_over_its_operators():
     assert sorted(decided["two"].values()) == [2, 3]
 
 
-def test_a_system_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="systems=nobody of together"):
-        TogetherParameters(systems="nobody")
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"systems": "nobody"}, "systems=nobody of together"),
+        ({"hosts": 1}, "hosts=1 of together is not 0, 2 or more"),
+        ({"hosts": 2, "cores": 0}, "cores=0 of together is out of range"),
+        ({"loses_host": True}, "loses_host of together needs hosts=2"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(given: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        TogetherParameters(**given)
