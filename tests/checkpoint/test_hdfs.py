@@ -242,7 +242,7 @@ def test_the_client_reads_the_configuration_that_an_option_names(
 def test_without_its_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs._client_of.cache_clear()
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
-    with pytest.raises(CheckpointError, match=r"run pip install 'headgate\[hdfs\]'"):
+    with pytest.raises(CheckpointError, match=r'pip install "\.\[hdfs\]"'):
         files_at(PLACE).exists("x")
 
 

@@ -348,17 +348,29 @@ def test_verify_takes_what_the_run_recorded(
 
 
 def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios, "explain_workload", lambda *words: " ".join(map(str, words)))
+    monkeypatch.setattr(
+        scenarios,
+        "explain_workload",
+        lambda *words, real_time: " ".join(map(str, [*words, real_time])),
+    )
     given = ("--option", "n=1", "--conf", "spark.x=y", "--packages", "a:b:1,c:d:2")
     conf = {"spark.x": "y", "spark.jars.packages": "a:b:1,c:d:2"}
-    more = ("--output-mode", "complete", "--memory-max", "5 MB", "--checkpoint", "/ck")
+    more = (
+        "--output-mode",
+        "complete",
+        "--memory-max",
+        "5 MB",
+        "--checkpoint",
+        "/ck",
+        "--real-time",
+    )
     done = invoke("explain", "a:b", *given, *more)
-    assert done.stdout == f"a:b {{'n': 1}} {conf} complete 5 MB /ck\n"
+    assert done.stdout == f"a:b {{'n': 1}} {conf} complete 5 MB /ck True\n"
     assert done.exit_code == 0
 
 
 def test_explain_exits_with_2_on_a_refusal(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios, "explain_workload", lambda *_: "not elastic   because")
+    monkeypatch.setattr(scenarios, "explain_workload", lambda *_, **__: "not elastic   because")
     assert invoke("explain", "a:b").exit_code == 2
 
 

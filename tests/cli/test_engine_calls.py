@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,13 @@ def test_what_is_not_there_cannot_be_compared(engine: Recorder, tmp_path: Path) 
 
 def test_an_explanation_knows_mode_memory_and_place(engine: Recorder, tmp_path: Path) -> None:
     it = Scenario("word-count", output_mode="complete", memory_max="1 GB", checkpoint=tmp_path)
+    it = replace(it, real_time=True)
     SparkEngine().explain(it)
     SparkEngine().explain(Scenario("word-count"))
     (_, first, *mode_and), (_, second, *bare) = [c for c in engine.calls if c[0] == "explain"]
-    assert mode_and == ["complete", {"memoryMax": "1 GB", "checkpointLocation": str(tmp_path)}]
-    assert bare == [None, {"memoryMax": None, "checkpointLocation": None}]
+    place = {"memoryMax": "1 GB", "checkpointLocation": str(tmp_path)}
+    assert mode_and == ["complete", {**place, "realTime": True}]
+    assert bare == [None, {"memoryMax": None, "checkpointLocation": None, "realTime": False}]
     assert first.options == second.options == {"hot": "2", "seed": 1}
 
 

@@ -133,4 +133,4 @@ def test_without_its_libraries_the_page_says_what_to_install(
     monkeypatch.setitem(sys.modules, "headgate.ui.app", None)
     found = call("ui", str(place))
     assert found.exit_code == 2
-    assert 'pip install "headgate[ui]"' in found.output
+    assert 'pip install ".[ui]"' in found.output

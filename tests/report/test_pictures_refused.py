@@ -22,7 +22,7 @@ def test_a_target_of_a_picture_is_checked_before_the_work(
     with pytest.raises(ConfigError, match=r'none" is not a directory; make it first'):
         plot.check_target(tmp_path / "none" / "a.svg")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"drawing needs matplotlib, .*headgate\[plot\]"):
+    with pytest.raises(ConfigError, match=r"drawing needs matplotlib: .*\[plot\]"):
         plot.check_target(tmp_path / "a.svg")
 
 

@@ -73,8 +73,10 @@ def put_words(monkeypatch: pytest.MonkeyPatch) -> None:
         "filtered": lambda spark, condition, plan: node(
             f"{plan.sql()} > if {condition.sql()}", plan.output()),
         "present_or": of_two("present_or"), "null_where_present": of_two("guarded"),
+        "default_where_present": of_two("whole"),
         "unless_marker": lambda spark, one, marker: of_two("unless")(spark, marker, one),
-        "absent_and": lambda spark, marker, parts: f"absent({marker.sql()}) and {next(parts).sql()}",
+        "absent_and": lambda spark, marker, parts: (
+            f"absent({marker.sql()}) and {next(iter(parts)).sql()}"),
         "outer_join": lambda spark, plan, table, condition: node(
             f"{plan.sql()} > outer {table.sql()} on {condition}", [*plan.output(), *table.output()]),
         "marked_join": lambda spark, plan, table, condition, mark: node(

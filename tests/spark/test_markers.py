@@ -78,6 +78,47 @@ def of_series(values: pd.Series) -> pd.Series:
 tripled: Any = pandas_udf(of_series, T.LongType())
 
 
+def same(values: pd.Series) -> pd.Series:
+    assert str(values.dtype) == "int64", "as in Spark, where no record is null"
+    return values
+
+
+def negated(values: pd.Series) -> pd.Series:
+    assert str(values.dtype) == "bool"
+    return ~values
+
+
+def of_struct(frame: pd.DataFrame) -> pd.Series:
+    assert [str(kind) for kind in frame.dtypes] == ["int64", "bool"]
+    return frame["n"]
+
+
+def dtypes(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        kinds = [str(kind) for kind in frame.dtypes]
+        yield pd.DataFrame({"n": frame["n"], "kinds": [",".join(kinds)] * len(frame)})
+
+
+def by_position(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        yield pd.DataFrame()
+        yield pd.DataFrame(frame["value"].map(lambda value: [value, value + 10]).to_list())
+
+
+def of_other_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"b": batch.column(0), "a": batch.column(0)})
+
+
+def of_named(value: int, marker: int) -> int:
+    return value * 10 + marker
+
+
+LARGE = 2**60
+"""No float is the number behind it."""
+RAISES = "if(value IS NULL, raise_error('null'), value)"
+
+
 def squares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         assert batch.column(0).null_count == 0
@@ -172,6 +213,51 @@ FORMS: dict[str, tuple[Callable[[DataFrame], DataFrame], list[Any]]] = {
     "mapInPandas": (
         lambda f: f.select("value").mapInPandas(positive, "value long"), [(1,), (2,), (3,)]
     ),
+    "large numbers of series": (
+        lambda f: f.select(pandas_udf(same, T.LongType())(F.col("value") + LARGE).alias("v")),
+        [(LARGE + n,) for n in range(4)],
+    ),
+    "truth values of series": (
+        lambda f: f.select(pandas_udf(negated, T.BooleanType())(F.expr("value = 2")).alias("v")),
+        [(True,), (True,), (False,), (True,)],
+    ),
+    "a structure of series": (
+        lambda f: f.select(
+            pandas_udf(of_struct, T.LongType())(
+                F.struct((F.col("value") + LARGE).alias("n"), F.expr("value = 2").alias("b"))
+            ).alias("v")
+        ),
+        [(LARGE + n,) for n in range(4)],
+    ),
+    "types of frames": (
+        lambda f: f.selectExpr(f"value + {LARGE} AS n", "value = 2 AS b", "'x' AS s").mapInPandas(
+            dtypes, "n long, kinds string"
+        ),
+        [(LARGE + n, "int64,bool,object") for n in range(4)],
+    ),
+    "frames without names": (
+        lambda f: f.select("value").mapInPandas(by_position, "a long, b long"),
+        [(n, n + 10) for n in range(4)],
+    ),
+    "batches of other names": (
+        lambda f: f.select("value").mapInArrow(of_other_names, "a long, b long"),
+        [(n, n) for n in range(4)],
+    ),
+    "parameters by our names": (
+        lambda f: f.select(
+            F.udf(of_named, T.LongType())(value=F.col("value"), marker=F.col("value")).alias("v")
+        ),
+        [(0,), (11,), (22,), (33,)],
+    ),
+    "an argument that would raise of a marker": (
+        lambda f: f.select(doubled(F.expr(RAISES)).alias("v")), [(0,), (2,), (4,), (6,)]
+    ),
+    "a key that would raise of a marker": (
+        lambda f: f.join(
+            F.broadcast(table(f.sparkSession).withColumnRenamed("value", "k")), F.expr(f"{RAISES} = k")
+        ).select("name"),
+        [("one",), ("three",)],
+    ),
     "repartition": (lambda f: f.repartition(3).select("value"), [(0,), (1,), (2,), (3,)]),
 }  # fmt: skip
 
@@ -188,7 +274,7 @@ def dropped(spark: SparkSession, frame: DataFrame) -> tuple[list[int], list[int]
     """Return the times that count: of records, and of rows that the plan has dropped."""
     rows = passed(spark, frame)
     assert [row["m_us0"] for row in rows if row["m_token"] is not None] == [None]
-    records = sorted(row["m_us0"] for row in rows if row["m_to"] is None)
+    records = sorted(row["m_us0"] or 0 for row in rows if row["m_to"] is None)
     return records, sorted(row["m_us0"] for row in rows if row["m_to"] == DROPPED)
 
 
@@ -198,6 +284,14 @@ LATER: dict[str, Callable[[DataFrame], DataFrame]] = {
         "timestamp", "explode(if(value % 2 = 1, array(1), array())) AS n"
     ),
     "a join": lambda f: f.join(F.broadcast(table(f.sparkSession)), "value"),
+    "an argument that only what is kept has": lambda f: f.where("value % 2 = 1").select(
+        "timestamp", doubled(F.expr("4 div (value % 2)"))
+    ),
+    "a key that only what is kept has": lambda f: f.where("value % 2 = 1").join(
+        F.broadcast(table(f.sparkSession).selectExpr("value AS k")),
+        F.expr("4 div (value % 2) = k"),
+        "left",
+    ),
     "a semi join": lambda f: f.join(table(f.sparkSession), "value", "semi"),
 }
 
@@ -208,6 +302,19 @@ def test_the_time_of_a_row_that_is_dropped_behind_the_watermark_counts(
 ) -> None:
     frame = LATER[form](stream.withWatermark("timestamp", "1 second"))
     assert dropped(spark, frame) == ([US[1], US[3]], [US[0], US[2]])
+
+
+@pytest.mark.parametrize("way", ["mapInPandas", "mapInArrow"])
+def test_the_newest_time_of_what_a_function_takes_counts(
+    way: str, spark: SparkSession, stream: DataFrame
+) -> None:
+    frame = stream.withWatermark("timestamp", "1 second").select("timestamp", "value")
+    made = (
+        frame.mapInPandas(lambda frames: (one[["value"]] for one in frames), "value long")
+        if way == "mapInPandas"
+        else frame.mapInArrow(lambda batches: (one.select([1]) for one in batches), "value long")
+    )
+    assert dropped(spark, made)[1][-1:] == US[3:]
 
 
 def test_a_row_that_is_dropped_before_the_watermark_does_not_count(
@@ -223,6 +330,10 @@ def test_a_row_that_is_dropped_before_the_watermark_does_not_count(
         (lambda f: f.join(table(f.sparkSession), "value", "right"), "a right outer join"),
         (lambda f: f.join(table(f.sparkSession), "value", "full"), "a full outer join"),
         (lambda f: f.limit(3), "limit"),
+        (
+            lambda f: f.selectExpr("value AS M_TO").mapInArrow(squares, "s long"),
+            "a column called m_to in mapInArrow",
+        ),
     ],
 )
 def test_what_markers_cannot_pass_is_refused_by_name(

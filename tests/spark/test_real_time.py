@@ -514,7 +514,7 @@ def test_what_cannot_run_falls_back_to_micro_batches(spark: SparkSession, tmp_pa
     """Only what real time refuses: what no mode runs is refused as ever."""
     rows = Rows()
     made = writer(totals()(spark), rows, tmp_path, "complete").fallback("micro-batch")
-    with pytest.warns(UserWarning, match="complete.* It runs in micro-batches"):
+    with pytest.warns(UserWarning, match="complete.*: it runs in micro-batches"):
         query = made.start()
     try:
         assert not isinstance(query, RealTimeQuery)
@@ -635,7 +635,7 @@ def test_a_query_for_which_cores_are_missing_falls_back_to_micro_batches(
     pool = Pool(local=True, in_driver=True, cores=1)
     monkeypatch.setattr(real_time, "ExecutorPool", lambda _: pool)
     made = writer(totals()(spark), Rows(), tmp_path, "update").fallback("micro-batch")
-    with pytest.warns(UserWarning, match=r"needs a core for each .* It runs in micro-batches"):
+    with pytest.warns(UserWarning, match=r"needs a core for each .*: it runs in micro-batches"):
         query = made.start()
     query.stop()
     assert not isinstance(query, RealTimeQuery)

@@ -56,5 +56,5 @@ def test_figures_load_without_the_library_that_draws(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert registry.load("streamswitch-5")
-    with pytest.raises(ConfigError, match=r'pip install "headgate\[plot\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "\.\[plot\]"'):
         plot.panels()

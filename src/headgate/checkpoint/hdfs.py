@@ -385,5 +385,8 @@ def _library() -> Any:
     try:
         return importlib.import_module("hdfs_native")
     except ImportError as error:
-        msg = "a checkpoint on HDFS needs hdfs-native; run pip install 'headgate[hdfs]'."
+        msg = (
+            "a checkpoint on HDFS needs hdfs-native: in a checkout of headgate, "
+            'pip install ".[hdfs]".'
+        )
         raise CheckpointError(msg) from error

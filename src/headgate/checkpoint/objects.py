@@ -378,5 +378,8 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        msg = "a checkpoint on an object store needs obstore; run pip install 'headgate[store]'."
+        msg = (
+            "a checkpoint on an object store needs obstore: in a checkout of headgate, "
+            'pip install ".[store]".'
+        )
         raise CheckpointError(msg) from error

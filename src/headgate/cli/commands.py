@@ -206,7 +206,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
 
 
 @app.command(epilog=EXIT_CODES)
-def explain(
+def explain(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     option: Options = None,
     conf: Conf = None,
@@ -221,6 +221,9 @@ def explain(
             metavar="PATH",
         ),
     ] = None,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Say whether it could run in real time, too.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Say what of a query would run elastically, and what would not (then the exit code is 2)."""
@@ -229,7 +232,13 @@ def explain(
         settings = parse_conf(conf or (), packages or ())
         options = parse_options(option or ())
         text = scenarios.explain_workload(
-            workload, options, settings, output_mode, memory_max, checkpoint
+            workload,
+            options,
+            settings,
+            output_mode,
+            memory_max,
+            checkpoint,
+            real_time=real_time,
         )
         return {"text": text, "refused": text.startswith("not elastic")}
 

@@ -124,7 +124,9 @@ def _page(places: list[Path]) -> tuple[Any, Any]:
         from headgate.ui.app import serve  # noqa: PLC0415 - an extra
         from headgate.ui.shelf import Shelf  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
-        msg = 'the page needs starlette and uvicorn: pip install "headgate[ui]".'
+        msg = (
+            'the page needs starlette and uvicorn: in a checkout of headgate, pip install ".[ui]".'
+        )
         raise ConfigError(msg) from error
     return Shelf([scenarios.journal_place(place) for place in places], scenarios.driver_of), serve
 

@@ -26,6 +26,6 @@ def collect(places: Iterable[str | os.PathLike[str] | CopiedJournal]) -> Journal
     try:
         from headgate.metrics.exporter import JournalMetrics  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = 'metrics need prometheus-client: pip install "headgate[metrics]".'
+        msg = 'metrics need prometheus-client: in a checkout of headgate, pip install ".[metrics]".'
         raise ConfigError(msg) from error
     return JournalMetrics(places)

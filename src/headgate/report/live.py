@@ -76,7 +76,7 @@ def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
     alive = status.startswith(("running", "no "))
     # `headgate run` counts the planned time from the first batch.
     began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
-    elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000
+    elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000 if run.start else 0.0
     line = Text(" headgate  ", style="bold cyan", no_wrap=True, overflow="ellipsis")
     line.append(name, style="bold white")
     style = "green" if alive else "dim" if status.startswith("finished") else "bold red"

@@ -78,5 +78,5 @@ def write_picture(path: Path, text: str) -> None:
 
 def _check_installed() -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        msg = 'drawing needs matplotlib, which is not installed; pip install "headgate[plot]".'
+        msg = 'drawing needs matplotlib: in a checkout of headgate, pip install ".[plot]".'
         raise ConfigError(msg)

@@ -244,6 +244,8 @@ def explain_workload(
     output_mode: str | None = None,
     memory_max: str | None = None,
     checkpoint: Path | None = None,
+    *,
+    real_time: bool = False,
 ) -> str:
     """Return the elastic parts of a workload, in words; a refusal begins with ``not elastic``."""
     check_place(checkpoint, or_store=True)
@@ -253,6 +255,7 @@ def explain_workload(
         output_mode=output_mode,
         memory_max=memory_max,
         checkpoint=checkpoint,
+        real_time=real_time,
     )
     engine = SparkEngine(conf)
     try:

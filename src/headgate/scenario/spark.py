@@ -187,6 +187,7 @@ class SparkEngine:
                     scenario.output_mode,
                     memoryMax=scenario.memory_max,
                     checkpointLocation=place,
+                    realTime=scenario.real_time,
                 )
             )
 

@@ -173,6 +173,8 @@ COLUMNS = "^the output has columns struct<%s>, the batch answer struct<a:bigint>
         ),
         (True, struct(a=TEXT), COLUMNS % "a:string"),
         (True, struct(b=LONG), COLUMNS % "b:bigint"),
+        (True, struct(a=LONG, b=LONG, c=TEXT), r'; leave out .*: output\.drop\("b", "c"\)\.$'),
+        (True, struct(a=TEXT, b=LONG), COLUMNS % "a:string,b:bigint"),
     ],
 )
 def test_outputs_of_other_shapes_are_not_compared(

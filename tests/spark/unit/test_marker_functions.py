@@ -59,6 +59,27 @@ def test_functions_are_called_with_the_marker_first(monkeypatch: pytest.MonkeyPa
     assert written(plan) == f" > a?, b?, {said}, {OURS}"
 
 
+def test_arguments_are_not_computed_for_markers_and_pandas_has_no_nulls_of_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(markers, "_of_records", lambda spark, one: "f")
+    monkeypatch.setattr(markers, "call", lambda of, one, values, named: Said(f"{of}{values}"))
+    monkeypatch.setattr(markers, "PANDAS_UDFS", (2,))
+
+    def arguments(kind: int, of: T.DataType) -> str:
+        given = [expression("a + 1", dataType=of), attr("c", of)]
+        plan = Made("ArrowEvalPython", STREAM, udfs=[function(kind, NUMBER, *given)],
+                    resultAttrs=[attr("r")])  # fmt: skip
+        return written(plan).partition("[")[2].partition("]")[0]
+
+    assert arguments(0, NUMBER) == "m_to, guarded(m_to, a + 1), c"
+    pair = T.StructType().add("s", T.StringType()).add("n", T.BooleanType())
+    for whole in (NUMBER, T.BooleanType(), T.StructType().add("p", pair)):
+        assert arguments(2, whole) == "m_to, whole(m_to, a + 1), whole(m_to, c)"
+    for other in (T.DoubleType(), T.ArrayType(NUMBER), T.StructType().add("s", T.StringType())):
+        assert arguments(2, other) == "m_to, guarded(m_to, a + 1), c"
+
+
 def test_a_function_is_called_in_the_way_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "called_by", lambda one: len)
     monkeypatch.setattr(markers, "ROW_UDFS", (1,))
@@ -101,7 +122,9 @@ def test_batches_of_records_are_passed_to_a_function(
     plan = Made(kind, STREAM, output=[attr("r")], functionExpr=expression("f"))
     source = node("source", [attr("x"), attr("y"), attr("m_to", T.IntegerType()), attr("m_token")])
     passed = markers._over(markers._Walk(SPARK, source, {}), plan)
-    assert passed.plan.sql().split(" > ")[2:] == [f"a?, b?, {OURS}", "mapped", "r1 as r, m1, m2"]
+    taken = f"whole(m_to, a?) as a, whole(m_to, b?) as b, {OURS}"
+    steps = [f"a?, b?, {OURS}", *[taken] * (kind == "MapInPandas"), "mapped", "r1 as r, m1, m2"]
+    assert passed.plan.sql().split(" > ")[2:] == steps
     assert [one.name() for one in passed.ours] == ["m1", "m2"]
     [(called, of, whole)] = changes
     function_of: Any = len

@@ -45,7 +45,7 @@ def test_a_watermark_notes_the_times_of_records_alone() -> None:
         written(timed(T.DateType()))
     assert str(refused.value) == (
         "a watermark on a column of type date before the first stateful operator cannot run in real "
-        "time; leave out trigger(realTime=...)."
+        'time; leave out trigger(realTime=...), or add .fallback("micro-batch").'
     )
 
 

@@ -240,7 +240,6 @@ def test_python_functions_run_in_real_time_where_spark_streams_their_rows(below:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"mode": "complete"}, 'output mode "complete"'),
         ({"replica_policy": "psps"}, r"\.policy\(\) of replicas"),
         ({"options": {"headgate.state.memoryMax": "1 GB"}}, r"headgate\.state\.memoryMax"),
         (
@@ -252,6 +251,14 @@ def test_python_functions_run_in_real_time_where_spark_streams_their_rows(below:
 def test_settings_without_a_meaning_in_real_time_are_refused(given: Any, what: str) -> None:
     with pytest.raises(UnsupportedQuery, match=f"^{what} is not supported in real time yet; leave"):
         real_time.check_settings(QuerySettings(**given))
+
+
+def test_a_mode_without_a_meaning_in_real_time_is_refused_with_the_others() -> None:
+    said = (
+        r'^output mode "complete" is not supported in real time yet; use update or append, or leave'
+    )
+    with pytest.raises(UnsupportedQuery, match=said):
+        real_time.check_settings(QuerySettings(mode="complete"))
 
 
 def test_settings_that_have_a_meaning_in_real_time_are_taken() -> None:

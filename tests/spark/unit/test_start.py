@@ -57,8 +57,10 @@ def test_a_query_starts_with_its_settings_and_one_in_real_time_has_them_checked(
     assert ways == [plain, "real time", real]
 
 
-@pytest.mark.parametrize("why", [UnsupportedQuery("no feed."), TooFewCores("2 cores.")])
-def test_what_cannot_run_in_real_time_runs_in_micro_batches_where_that_was_allowed(
+@pytest.mark.parametrize(
+    "why", [UnsupportedQuery("no feed; leave it out."), TooFewCores("2 cores; use more.")]
+)
+def test_what_cannot_run_in_real_time_runs_in_micro_batches_if_allowed(
     ways: list[Any], monkeypatch: pytest.MonkeyPatch, why: Exception
 ) -> None:
     def begin(df: Any, given: QuerySettings, *_: Any) -> str:
@@ -70,7 +72,7 @@ def test_what_cannot_run_in_real_time_runs_in_micro_batches_where_that_was_allow
     monkeypatch.setattr(starting, "_started", begin)
     options = {"headgate.release": "early", "path": "p"}
     asked = settings(trigger=REAL_TIME, fallback="micro-batch", options=options)
-    with pytest.warns(UserWarning, match=rf"^{why} It runs in micro-batches\.$"):
+    with pytest.warns(UserWarning, match=rf"^{str(why)[:7]}: it runs in micro-batches\.$"):
         assert starting.start(FRAME, asked) == "a query"
     made = ways[-1]
     assert (made.trigger, dict(made.options)) == ({}, {"path": "p"})

@@ -42,10 +42,18 @@ def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
         raise HeadgateError(msg)
     output = _in_order(output, expected.columns)
     if _shape(expected.schema) != _shape(output.schema):
+        remedy = (
+            "it was written by another query, or is to be read with its types "
+            "(spark.read.schema(...))"
+        )
+        more = [name for name in output.columns if name not in expected.columns]
+        asked = T.StructType([field for field in output.schema if field.name not in more])
+        if more and _shape(expected.schema) == _shape(asked):
+            dropped = ", ".join(f'"{name}"' for name in more)
+            remedy = f"leave out what the query does not put out: output.drop({dropped})"
         msg = (
             f"the output has columns {output.schema.simpleString()}, the batch answer "
-            f"{expected.schema.simpleString()}; it was written by another query, or is to be read with "
-            "its types (spark.read.schema(...))."
+            f"{expected.schema.simpleString()}; {remedy}."
         )
         raise HeadgateError(msg)
     schema = expected.schema

@@ -10,7 +10,7 @@ from headgate.core.size import format_bytes
 from headgate.core.stores import store_url
 from headgate.operators.build import row_bytes
 from headgate.report.notebook import text_html
-from headgate.spark.api.real_time import flow_below
+from headgate.spark.api.real_time import check_settings, flow_below
 from headgate.spark.jvm.gateway import require_classic, require_frame
 from headgate.spark.read.arrival import reads_kafka
 from headgate.spark.read.logical import ModeRefused, read, shown
@@ -18,6 +18,7 @@ from headgate.spark.read.passing import passed
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
+from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks.sinks import guarantee
 from headgate.tables.arena import arena_root, spill_path
 
@@ -117,16 +118,17 @@ def explain(
     if format is not None:
         lines.append(f"sink          {format}: {guarantee(format)}")
     if realTime:
-        lines.append(_real_time(df, query))
+        lines.append(_real_time(df, query, mode))
     if refused:
         modes = " or ".join(f'"{mode}"' for mode in runs)
         lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
     return Explanation("\n".join(lines))
 
 
-def _real_time(df: DataFrame, query: PlannedQuery) -> str:
+def _real_time(df: DataFrame, query: PlannedQuery, mode: str) -> str:
     """Return whether a query could run in real time."""
     try:
+        check_settings(QuerySettings(mode=mode))
         flow = flow_below(df.sparkSession, passed(df.sparkSession, query))
     except UnsupportedQuery as error:
         return f"no real time  {error}"

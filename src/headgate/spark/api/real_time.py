@@ -44,7 +44,7 @@ from headgate.spark.step.stateful import StatefulWork
 _POLL_S = 0.01
 _log = logging.getLogger("headgate.query")
 
-_LEAVE_OUT = "leave out trigger(realTime=...)"
+_LEAVE_OUT = 'leave out trigger(realTime=...), or add .fallback("micro-batch")'
 
 
 class TooFewCores(ConfigError):
@@ -190,7 +190,8 @@ def check_settings(settings: QuerySettings) -> None:
     }
     for what, is_asked in refused.items():
         if is_asked:
-            msg = f"{what} is not supported in real time yet; leave that out, or {_LEAVE_OUT}."
+            remedy = "use update or append" if settings.mode == "complete" else "leave that out"
+            msg = f"{what} is not supported in real time yet; {remedy}, or {_LEAVE_OUT}."
             raise UnsupportedQuery(msg)
 
 

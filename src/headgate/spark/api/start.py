@@ -104,7 +104,7 @@ def start(
         try:
             return start(df, replace(settings, fallback="error"), watch, watch_pools)
         except (UnsupportedQuery, TooFewCores) as why:
-            warnings.warn(f"{why} It runs in micro-batches.", stacklevel=3)
+            warnings.warn(f"{str(why).partition('; ')[0]}: it runs in micro-batches.", stacklevel=3)
         options = {k: v for k, v in settings.options.items() if k != own.RELEASE.key}
         settings = replace(settings, trigger={}, options=options)
     if settings.is_real_time:

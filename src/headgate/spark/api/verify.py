@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -247,7 +247,13 @@ def verify(
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
     with report_progress(spark, "verify, Spark's batch answer beside the output", progress):
-        differences = compare(expected, output)
+        try:
+            differences = compare(expected, output)
+        except PySparkException as error:
+            if "google.protobuf" not in str(error):
+                raise
+            msg = "Spark's batch answer of transformWithState needs protobuf; pip install protobuf."
+            raise HeadgateError(msg) from error
     return differences | {"dropped": {"late": late}}
 
 

@@ -94,6 +94,14 @@ def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
     return expressions.If(expressions.IsNotNull(value), nothing, child)
 
 
+def default_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
+    """Return `child`; where `value` is not null, return the default of its type, such as 0."""
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
+    default = getattr(literals, "default")(child.dataType())  # noqa: B009 - a keyword in Scala
+    return expressions.If(expressions.IsNotNull(value), default, child)
+
+
 def absent_and(spark: SparkSession, value: Jvm, conditions: Iterable[Jvm]) -> Jvm:
     """Return the condition that `value` is null, and all `conditions` hold."""
     expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions

@@ -328,7 +328,11 @@ class Epochs:
             pipe.switched(work.wanted_slots)
 
     def settled(self, wanted: str) -> bool:
-        """Return whether the results of all records before the offsets `wanted` are delivered."""
+        """Return whether the results of all records before the offsets `wanted` are delivered.
+
+        Asked by threads of the user's, so it asks nothing of the pipe, which may be lost just then. A
+        requested change of slots puts out no result, and is not waited for.
+        """
         latest = self._machine.latest
         if latest is None or not self._machine.idle.is_set():
             return False
@@ -336,7 +340,7 @@ class Epochs:
         if deliveries is not None and deliveries.has_failed:
             return False  # the loop gets the error, and ends
         there = json.dumps(latest.engine["sources"])
-        return self._work.feeds.reached(there, wanted) and not self._has_work()
+        return self._work.feeds.reached(there, wanted) and not self._follows()
 
     def newest(self) -> str:
         """Return the offsets after the sources' newest records."""

@@ -23,6 +23,7 @@ from headgate.spark.jvm.expressions import (
     alias,
     column,
     data_type,
+    default_where_present,
     null_where_present,
     present_or,
 )
@@ -68,7 +69,7 @@ def refused(what: str) -> UnsupportedQuery:
     """Return the error for a part of the plan below the first operators that cannot run."""
     return UnsupportedQuery(
         f"{what} before the first stateful operator cannot run in real time; leave out "
-        "trigger(realTime=...)."
+        'trigger(realTime=...), or add .fallback("micro-batch").'
     )
 
 
@@ -265,7 +266,8 @@ def _join(plan: Jvm, below: _Passing) -> _Passing:
     spark, kind = below.spark, str(plan.joinType().sql()).upper()
     from_left, output = bool(plan.left().isStreaming()), list(each(plan.output()))
     table = plan.right() if from_left else plan.left()
-    condition = absent_and(spark, below.marker, each(plan.condition()))
+    conditions = [_guarded_keys(below, one) for one in each(plan.condition())]
+    condition = absent_and(spark, below.marker, conditions)
     (true,) = resolved(spark, [], [F.lit(True).alias(_MEETS)])
     mark = true.toAttribute()
     meets = column(spark, mark)
@@ -279,6 +281,25 @@ def _join(plan: Jvm, below: _Passing) -> _Passing:
         made = below.over(marked_join(spark, below.plan, table, condition, mark))
         return _emptied(made, meets if kind == "LEFT SEMI" else ~meets).only(output)
     raise refused(f"a {kind.lower()} join")
+
+
+def _guarded_keys(below: _Passing, condition: Jvm) -> Jvm:
+    """Return a join's condition whose keys of the stream are null for markers.
+
+    Spark computes the keys of an equality for each row, whatever else the condition says.
+    """
+    name = class_name(condition)
+    if name not in ("And", "EqualTo", "EqualNullSafe"):
+        return condition
+    stream = below.plan.outputSet()
+
+    def side(one: Jvm) -> Jvm:
+        if name == "And":
+            return _guarded_keys(below, one)
+        return _guarded(below, one) if one.references().subsetOf(stream) else one
+
+    sides = [side(one) for one in each(condition.children())]
+    return condition.withNewChildren(seq(below.spark, sides))
 
 
 # --- Python ----------------------------------------------------------------------------------------
@@ -297,9 +318,12 @@ def _functions(plan: Jvm, below: _Passing) -> _Passing:
 def _call(below: _Passing, expression: Jvm) -> Column:
     """Return the call of a function that skips markers; its arguments may be calls as well."""
     spark = below.spark
+    guarded = _whole if int(expression.evalType()) in PANDAS_UDFS else _guarded
 
     def value(one: Jvm) -> Column:
-        return _call(below, one) if class_name(one) == "PythonUDF" else column(spark, one)
+        if class_name(one) == "PythonUDF":
+            return _call(below, one)
+        return column(spark, guarded(below, one))
 
     values, named = [column(spark, below.marker)], {}
     for one in each(expression.children()):
@@ -308,6 +332,22 @@ def _call(below: _Passing, expression: Jvm) -> Column:
         else:
             values.append(value(one))
     return call(_of_records(spark, expression), expression, values, named)
+
+
+def _whole(below: _Passing, expression: Jvm) -> Jvm:
+    """Return an expression for pandas: it has no nulls of markers where these change pandas' type.
+
+    A column of whole numbers with a null has floats, in which large numbers are rounded.
+    """
+    if _changes_with_nulls(data_type(expression.dataType())):
+        return default_where_present(below.spark, below.marker, expression)
+    return _guarded(below, expression)
+
+
+def _changes_with_nulls(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return any(_changes_with_nulls(field.dataType) for field in kind)
+    return isinstance(kind, T.IntegralType | T.BooleanType)
 
 
 def _of_records(
@@ -353,8 +393,15 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
     def change(frame: DataFrame) -> DataFrame:
         return frame.mapInPandas(function, whole) if pandas else frame.mapInArrow(function, whole)
 
+    for name in [one.name for one in ours]:
+        if any(str(one.name()).lower() == name for one in below.data):
+            raise refused(f"a column called {name} in {wording(plan).name}")
     below = below.only(below.data)
-    made = mapped(spark, below.plan, change)
+    taken = below.plan
+    if pandas:
+        named = [column(spark, _whole(below, one)).alias(str(one.name())) for one in below.data]
+        taken = project(spark, [*below.resolved(*named), *below.ours], below.plan)
+    made = mapped(spark, taken, change)
     columns = list(each(made.output()))
     marks = tuple(columns[len(results) :])
     named = [

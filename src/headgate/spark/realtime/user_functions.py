@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.core.errors import EngineError
+from headgate.spark.job.columns import MARKER_TO
+from headgate.spark.realtime.router import DROPPED
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class OfRecords:
 
     function: Callable[..., Any]
 
-    def __call__(self, marker: Any, *values: Any, **named: Any) -> Any:
+    def __call__(self, marker: Any, /, *values: Any, **named: Any) -> Any:
         """Return the function's value; None for a marker."""
         return None if marker is not None else self.function(*values, **named)
 
@@ -32,7 +35,7 @@ class OfSeries:
     columns: tuple[str, ...] | None
     """Columns of a result that is a DataFrame; None if the result is a Series."""
 
-    def __call__(self, marker: Any, *values: Any, **named: Any) -> Any:
+    def __call__(self, marker: Any, /, *values: Any, **named: Any) -> Any:
         """Return the function's values; any value for markers."""
         is_record = marker.isna().to_numpy()
         if is_record.all():
@@ -59,7 +62,7 @@ class OfArrays:
     kind: pa.DataType
     """pyarrow.DataType: type of the function's result."""
 
-    def __call__(self, marker: pa.Array, *values: Any, **named: Any) -> Any:
+    def __call__(self, marker: pa.Array, /, *values: Any, **named: Any) -> Any:
         """Return the function's values; any value for markers."""
         mask = marker.is_null()
         is_record = mask.to_numpy(zero_copy_only=False)
@@ -126,6 +129,9 @@ def _places(found: Any, is_record: np.ndarray) -> np.ndarray:
 Batch = Any
 """A record batch of Arrow, or a pandas DataFrame."""
 
+_MARKS = 2
+"""Number of a marker's columns; behind them are the times of watermarks."""
+
 
 @dataclass
 class OfBatches:
@@ -150,9 +156,14 @@ class OfBatches:
                 continue
             parts.back(part)
             for made in self.function(parts.of_epoch()):
+                if self.pandas and made.empty and not len(made.columns):
+                    continue  # Spark takes such a frame for no rows
                 yield self._record(made)
             for _ in parts.of_epoch():
                 """Skips records that the function has not read, as Spark does."""
+            if parts.newest:
+                yield self._times(parts.newest)
+                parts.newest.clear()
             yield from map(self._marker, parts.held)
             parts.held.clear()
 
@@ -166,17 +177,42 @@ class OfBatches:
         columns += part.batch.columns[-last:]
         return pa.RecordBatch.from_arrays(columns, names=[*self.outputs.names, *self.ours.names])
 
+    def _times(self, newest: Mapping[str, int]) -> Batch:
+        """Return a dropped row's marker with the newest times of an epoch's records.
+
+        Watermarks that are set below the function count them; the function's results have no times.
+        """
+        columns = [
+            pa.array([DROPPED if one.name == MARKER_TO else newest.get(one.name)], one.type)
+            for one in self.ours
+        ]
+        made = pa.RecordBatch.from_arrays(columns, schema=self.ours)
+        return self._marker(_Part(made.to_pandas() if self.pandas else made, is_marker=True))
+
     def _record(self, made: Batch) -> Batch:
         """Return the function's results, with nulls in the columns of markers."""
         if self.pandas:
+            if not any(isinstance(name, str) for name in made.columns):
+                made = made.set_axis(self._positions(len(made.columns)), axis=1)
             return made.assign(**dict.fromkeys(self.ours.names, None))
         columns = [
             column if column.type == wanted.type else column.cast(wanted.type)
             for column, wanted in zip(made.columns, self.outputs, strict=True)
         ]
         columns += [pa.nulls(made.num_rows, one.type) for one in self.ours]
-        names = [*made.schema.names, *self.ours.names]
+        names = [*self.outputs.names, *self.ours.names]
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _positions(self, columns: int) -> list[str]:
+        """Return the names of columns that the function has not named, which Spark takes in order."""
+        names = list(self.outputs.names)
+        if columns != len(names):
+            msg = (
+                f"a function of mapInPandas has returned {columns} columns without names, but its schema "
+                f"has {len(names)}; have it return as many."
+            )
+            raise EngineError(msg)
+        return names
 
 
 @dataclass(frozen=True)
@@ -200,6 +236,8 @@ class _Parts:
         self._waiting: list[_Part] = []
         self.held: list[_Part] = []
         """Markers within the epoch whose records the function reads."""
+        self.newest: dict[str, int] = {}
+        """Newest times of the records of the epoch, by the column of the watermark."""
 
     def next(self) -> _Part | None:
         while not self._waiting:
@@ -222,11 +260,21 @@ class _Parts:
                 return
             if part.is_marker:
                 self.held.append(part)
-            elif self._of.pandas:
+                continue
+            self._note_times(part.batch)
+            if self._of.pandas:
                 yield part.batch.iloc[:, :-ours].reset_index(drop=True)
             else:
                 names = list(self._of.names)
                 yield pa.RecordBatch.from_arrays(part.batch.columns[:-ours], names=names)
+
+    def _note_times(self, records: Batch) -> None:
+        ours = self._of.ours.names
+        for place in range(_MARKS, len(ours)):
+            times, name = self._column(records, place - len(ours)), ours[place]
+            newest = times.max() if self._of.pandas else pc.max(times).as_py()
+            if newest is not None and newest == newest:  # noqa: PLR0124 - NaN: all are null
+                self.newest[name] = max(int(newest), self.newest.get(name, int(newest)))
 
     def _cut(self, batch: Batch) -> list[_Part]:
         last = len(self._of.ours)
