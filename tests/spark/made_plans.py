@@ -76,6 +76,10 @@ class Made:
     def semanticEquals(self, other: object) -> bool:
         return self is other
 
+    def containsPattern(self, pattern: str) -> bool:
+        below = any(child.containsPattern(pattern) for child in self._children)
+        return below or pattern in self._parts.get("patterns", ())
+
     def references(self) -> Items:
         return Items(_attributes(self))
 

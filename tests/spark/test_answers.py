@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import answers
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.functions import pandas_udf  # type: ignore[attr-defined]
 
 import headgate as hg
 
@@ -112,6 +115,25 @@ def test_generated_queries_answer_as_spark_does(
     assert not found, "\n\n".join(found)
 
 
+doubled = F.udf(lambda n: n * 2, T.LongType())
+"""Fails of a null."""
+
+
+@pandas_udf(T.LongType())
+def same(values: pd.Series) -> pd.Series:
+    assert str(values.dtype) == "int64", "as in Spark, where no row has a null"
+    return values
+
+
+@pandas_udf(T.BooleanType())
+def negated(values: pd.Series) -> pd.Series:
+    assert str(values.dtype) == "bool"
+    return ~values
+
+
+LARGE = 2**60
+"""No float is the number behind it."""
+
 CHAINED = {
     "top per window": lambda s: (
         s.groupBy(F.window("ts", "6 seconds", "2 seconds"), "t")
@@ -126,6 +148,18 @@ CHAINED = {
         .withColumn("even", F.col("i") % 2)
         .groupBy("window", "even")
         .agg(F.avg("x"), F.max("y"), F.count("*"))
+    ),
+    "functions between": lambda s: (
+        s.groupBy(F.window("ts", "4 seconds"), "i")
+        .agg(F.count("*").alias("n"))
+        .select(
+            "window",
+            doubled("n").alias("n"),
+            same(F.col("n") + LARGE).alias("large"),
+            negated(F.col("n") > 5).alias("few"),
+        )
+        .groupBy("window")
+        .agg(F.sum("n"), F.max("large"), F.sum(F.col("few").cast("int")))
     ),
     "a quotient of counts": lambda s: (
         s.groupBy(F.window("ts", "4 seconds"), "i")

@@ -46,6 +46,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Read:
     monkeypatch.setattr(logical, "_READERS", readers)
     monkeypatch.setattr(logical, "LIMIT_READER", NodeReader(("GlobalLimit",), found.read))
     monkeypatch.setattr(logical, "seq", plain_seq)
+    monkeypatch.setattr(logical, "tree_patterns", lambda spark, names: names)
     monkeypatch.setattr(
         logical, "passing", lambda reading, plan: found.read(reading, plan, "passes")
     )
@@ -124,6 +125,10 @@ def test_an_operator_reads_what_others_put_out_where_rows_do_not_pass(made: Read
     made.of.clear()
     read(Made("Aggregate", Made("Generate", Made("Aggregate", Made("Filter", lower)))))
     assert [op.id for op in made.of[2][0].feeds] == ["op-1"], "and not what that one reads"
+    made.of.clear()
+    calls = Made("Project", lower, patterns=("PYTHON_UDF",))
+    read(Made("Aggregate", Made("Filter", calls)))
+    assert [op.id for op in made.of[1][0].feeds] == ["op-0"], "or it would get markers"
     made.of.clear()
     begins = Made("TransformWithStateInPySpark", lower, TABLE, hasInitialState=True)
     read(begins)

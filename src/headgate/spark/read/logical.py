@@ -25,6 +25,7 @@ from headgate.spark.jvm.analysis import (
     without_distinct,
 )
 from headgate.spark.jvm.errors import SaidBySpark
+from headgate.spark.jvm.expressions import tree_patterns
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, without_watermarks
 from headgate.spark.read import aggregate, deduplicate, join, processor
@@ -224,7 +225,7 @@ class _QueryReader:
         over = node.withNewChildren(seq(self.spark, replaced))
         over = with_nullability_of_children(self.spark, over)
         relayed = len(direct) == 1 and len(streams) == 1 and not _begins_with_state(node)
-        if relayed and _relays(replaced[0], direct[0].placeholder):
+        if relayed and _relays(self.spark, replaced[0], direct[0].placeholder):
             return over, direct[0], ()
         return over, None, tuple(direct)
 
@@ -246,8 +247,10 @@ def _check_stateless(plan: Jvm) -> None:
         _check_stateless(child)
 
 
-def _relays(plan: Jvm, placeholder: Jvm) -> bool:
+def _relays(spark: SparkSession, plan: Jvm, placeholder: Jvm) -> bool:
     """Return whether markers can pass from an operator to the next one, through `plan`."""
+    if any(map(plan.containsPattern, tree_patterns(spark, ["PYTHON_UDF"]))):
+        return False  # Spark would call the user's function with markers, which are all null
     while not plan.equals(placeholder):
         if class_name(plan) not in _RELAYED:
             return False
