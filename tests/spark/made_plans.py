@@ -76,7 +76,9 @@ class Made:
     def semanticEquals(self, other: object) -> bool:
         return self is other
 
-    def containsPattern(self, pattern: str) -> bool:
+    def containsPattern(self, pattern: str) -> Any:
+        if "containsPattern" in self._parts:
+            return self._parts["containsPattern"]
         below = any(child.containsPattern(pattern) for child in self._children)
         return below or pattern in self._parts.get("patterns", ())
 

@@ -64,7 +64,12 @@ class End:
         self.said: queue.Queue[Any] = queue.Queue()
 
     def recv(self) -> Any:
-        message = self.told.get(timeout=PATIENCE_S)
+        try:
+            message = self.told.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            message = ConnectionError(
+                "the test is over"
+            )  # a thread that still listens ends quietly
         if isinstance(message, Exception):
             raise message
         return message
