@@ -110,8 +110,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.parent.name == "spark":
             item.add_marker("spark")
-            # Warnings of Spark, py4j and the JVM bridge are not ours to fix. Put first, so that a
-            # test's own filterwarnings mark still wins.
+        if item.get_closest_marker("spark") or item.get_closest_marker("slow"):
+            # Warnings of Spark, py4j and the JVM bridge are not ours to fix, and a socket of a process
+            # that one test has killed is closed in another test. Put first, so that a test's own
+            # filterwarnings mark still wins.
             item.add_marker(pytest.mark.filterwarnings("default"), append=False)
     if os.environ.get("HEADGATE_JIT") != "0":
         return

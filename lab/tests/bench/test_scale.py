@@ -9,7 +9,6 @@ from headgate_lab.bench import scale
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # a door of 127.0.0.1 goes with what it is collected with
 def test_each_number_of_slots_has_its_figures_and_the_growth_of_each() -> None:
     found = scale.run(slots="2,6", groups_per_slot=4, changed=3, count=2)
     small, large = found["sizes"]

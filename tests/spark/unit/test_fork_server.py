@@ -25,8 +25,7 @@ from headgate.spark.realtime.channels import Channel, UnixDoor
 from headgate.spark.realtime.fork_server import ForkedProcess, ForkServer
 from headgate.spark.worker.user_processor import RowProcessor
 
-# processes of their own, some of them killed with sockets open
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.slow  # processes of their own
 
 NAME, KEY = "op", b"k" * 32
 SPEC = AggregateSpec((Leaf(Kind.BYTES),), None, MERGED, OutputMode.UPDATE)

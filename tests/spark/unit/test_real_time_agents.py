@@ -39,8 +39,7 @@ from headgate.spark.realtime.stopped import executors, find_stopped
 from headgate.spark.worker.slot import SlotTask
 from headgate.tables.ports import EMPTY_TOKEN
 
-# processes of their own, some of them killed with sockets open
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.slow  # processes of their own
 
 HOST, RUN = "127.0.0.1", "0" * 32
 

@@ -46,8 +46,7 @@ from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.slot import SlotTask
 
-# processes of their own, some of them killed with sockets open
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.slow  # processes of their own
 
 SPEC = AggregateSpec((Leaf(Kind.BYTES),), None, MERGED, OutputMode.UPDATE)
 SCHEMA = pa.schema([("n", pa.int64())])
