@@ -241,6 +241,7 @@ def test_python_functions_run_in_real_time_where_spark_streams_their_rows(below:
     ("given", "what"),
     [
         ({"replica_policy": "psps"}, r"\.policy\(\) of replicas"),
+        ({"options": {"headgate.slotRate": "50"}}, r"headgate\.slotRate"),
         ({"options": {"headgate.state.memoryMax": "1 GB"}}, r"headgate\.state\.memoryMax"),
         (
             {"format": "Kafka", "options": {"headgate.delivery": "at-least-once"}},
@@ -262,8 +263,7 @@ def test_a_mode_without_a_meaning_in_real_time_is_refused_with_the_others() -> N
 
 
 def test_settings_that_have_a_meaning_in_real_time_are_taken() -> None:
-    limited = {"headgate.slotRate": "50"}
-    real_time.check_settings(QuerySettings(mode="update", format="kafka", options=limited))
+    real_time.check_settings(QuerySettings(mode="update", format="kafka"))
     real_time.check_settings(
         QuerySettings(format="parquet", options={"headgate.delivery": "at-least-once"})
     )

@@ -121,15 +121,6 @@ def test_a_rate_of_slots_counts_for_operators_that_read_the_source_only() -> Non
     assert work.prepare(begun(started_ms=5500.0))["quotas"]["join"] == [5, 5]
 
 
-def test_a_slot_at_a_fixed_rate_serves_it_whole_in_steps_of_a_few_records() -> None:
-    work = Steps(slot_rate=30.0).work
-    work.prepare(begun(started_ms=10_000.0))
-    steps_ms = range(10_050, 20_001, 50)  # one record and a half each
-    served = [work.prepare(begun(started_ms=float(ms)))["quotas"]["join"][0] for ms in steps_ms]
-    assert set(served) == {1, 2}
-    assert sum(served) == pytest.approx(300, abs=1)
-
-
 def test_an_assignment_in_force_is_noted_and_one_on_its_way_only_told() -> None:
     steps = Steps()
     final = AssignmentRequest(Assignment((0, 1, 2, 0), 3), "user", "", ())

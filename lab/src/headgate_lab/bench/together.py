@@ -58,7 +58,8 @@ class TogetherParameters:
     """Systems that run, separated by commas."""
 
     real_time: bool = False
-    """Whether the jobs run in real time, except those on pools of replicas."""
+    """Whether the jobs run in real time, except those on pools of replicas; slots have no fixed rate
+    then."""
 
     hosts: int = 0
     """Hosts of a cluster for each system, which share no memory; 0: Spark's own master, or 2 or more."""
@@ -203,7 +204,7 @@ def _run(
             for name, job in described.jobs.items():
                 writer = _adapted(writer_of(engine, name, job, Path(work)), system)
                 if chosen.real_time and not job.interval:
-                    writer = writer.trigger(realTime="5 minutes")
+                    writer = _in_real_time(writer)
                 fleet.add(writer, priority=job.priority, utility=job.shape())
             try:
                 fleet.start()
@@ -223,6 +224,13 @@ def _run(
     found["shares"] = shares(rounds, enough_s)
     found["met"] = sum(job.met for job in rounds[-1].jobs) if rounds else 0
     return found
+
+
+def _in_real_time(writer: Writer) -> Writer:
+    """Return a job's writer in real time, where slots serve as fast as they can."""
+    options = {k: v for k, v in writer.settings.options.items() if k != "headgate.slotRate"}
+    writer.settings = replace(writer.settings, options=options)
+    return writer.trigger(realTime="5 minutes")
 
 
 def _wait(fleet: Fleet, seconds: float) -> float:

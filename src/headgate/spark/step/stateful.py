@@ -256,9 +256,6 @@ class StatefulWork:
         """Return each slot's quota in rows, by operator, for the step that begins."""
         elapsed_s, self._served_ms = (now_ms - self._served_ms) / 1e3, now_ms
         rate = self.config.slot_rate
-        if rate is not None and rate * elapsed_s > 1:
-            # the part of a record counts for the next step: in real time a step has few records
-            self._served_ms -= rate * elapsed_s % 1 / rate * 1e3
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
