@@ -58,7 +58,7 @@ format: setup ## rewrite the sources as `make check` wants them
 	@.venv/bin/python -m ruff check --fix .
 	@.venv/bin/python -m ruff format .
 
-unit: setup ## the tests without Spark, under a minute
+unit: setup ## the tests without Spark, in some three minutes
 	@$(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 
 spark: setup ## the tests that need Spark

@@ -334,6 +334,10 @@ def test_a_row_that_is_dropped_before_the_watermark_does_not_count(
             lambda f: f.selectExpr("value AS M_TO").mapInArrow(squares, "s long"),
             "a column called m_to in mapInArrow",
         ),
+        (
+            lambda f: f.select("value").mapInPandas(positive, "value long, m_token string"),
+            "a column called m_token in mapInPandas",
+        ),
     ],
 )
 def test_what_markers_cannot_pass_is_refused_by_name(

@@ -12,13 +12,12 @@ first and then enough:
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,6 @@ from headgate_lab.testing.cluster import StandaloneCluster
 SYSTEMS = ("plane", "equal-shares", "first-come", "alone")
 _POLL_S = 0.2
 _ACTIONS = 1_000
-_MEMORY = {"spark.executor.memory": "700m"}
-"""Settings of a session whose executors lie beside each other on one machine."""
 
 
 @dataclass(frozen=True)
@@ -157,34 +154,26 @@ def run(**given: Any) -> dict[str, Any]:
 def _on_hosts(described: FleetFile, system: str, chosen: TogetherParameters) -> dict[str, Any]:
     """Run the jobs under a system, on a cluster of its own if one is asked for."""
     if not chosen.hosts:
-        return _run(described, system, chosen, lambda: None)
+        return _run(described, system, chosen, SparkEngine(), lambda: None)
     with (
         tempfile.TemporaryDirectory(prefix="headgate-together-cluster-") as work,
         StandaloneCluster(Path(work), workers=chosen.hosts, cores=chosen.cores) as cluster,
-        _master(cluster.master),
     ):
-        return _run(described, system, chosen, lambda: cluster.kill_worker(cluster.hosts[-1]))
-
-
-@contextmanager
-def _master(address: str) -> Iterator[None]:
-    """Make an address the master of sessions meanwhile."""
-    before = os.environ.get("SPARK_MASTER")
-    os.environ["SPARK_MASTER"] = address
-    try:
-        yield
-    finally:
-        os.environ.pop("SPARK_MASTER")
-        if before is not None:
-            os.environ["SPARK_MASTER"] = before
+        engine = SparkEngine({"spark.master": cluster.master, "spark.executor.memory": "700m"})
+        lose = partial(cluster.kill_worker, cluster.hosts[-1])
+        return _run(described, system, chosen, engine, lose)
 
 
 def _run(
-    described: FleetFile, system: str, chosen: TogetherParameters, lose: Callable[[], None]
+    described: FleetFile,
+    system: str,
+    chosen: TogetherParameters,
+    engine: SparkEngine,
+    lose: Callable[[], None],
 ) -> dict[str, Any]:
-    seconds = chosen.seconds
+    """Run the jobs under a system, and close the engine; `lose` kills a host."""
+    settings, seconds = described.fleet, chosen.seconds
     progress(f"{system}, twice {seconds:g} s")
-    settings, engine = described.fleet, SparkEngine(_MEMORY if chosen.hosts else None)
     budgets = [int(settings.slots), *(step.slots for step in settings.budget)]
     round_s = parse_duration_s(settings.round)
     try:

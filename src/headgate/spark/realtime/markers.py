@@ -393,9 +393,10 @@ def _map(plan: Jvm, below: _Passing) -> _Passing:
     def change(frame: DataFrame) -> DataFrame:
         return frame.mapInPandas(function, whole) if pandas else frame.mapInArrow(function, whole)
 
-    for name in [one.name for one in ours]:
-        if any(str(one.name()).lower() == name for one in below.data):
-            raise refused(f"a column called {name} in {wording(plan).name}")
+    names = {str(one.name()).lower() for one in (*below.data, *results)}
+    for field in ours:
+        if field.name in names:
+            raise refused(f"a column called {field.name} in {wording(plan).name}")
     below = below.only(below.data)
     taken = below.plan
     if pandas:
