@@ -241,7 +241,6 @@ def test_python_functions_run_in_real_time_where_spark_streams_their_rows(below:
     ("given", "what"),
     [
         ({"replica_policy": "psps"}, r"\.policy\(\) of replicas"),
-        ({"options": {"headgate.slotRate": "50"}}, r"headgate\.slotRate"),
         ({"options": {"headgate.state.memoryMax": "1 GB"}}, r"headgate\.state\.memoryMax"),
         (
             {"format": "Kafka", "options": {"headgate.delivery": "at-least-once"}},

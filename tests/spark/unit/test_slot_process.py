@@ -30,6 +30,7 @@ class Facts:
     step: int
     watermark_us: int = 5
     of_slot: str = ""
+    slot_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,19 @@ def test_an_epoch_is_served_once_all_routers_have_told_it_in_their_order(
     first.told.put((words.EPOCH, 8, {}, None))
     slot.serve(8, slot=1)
     assert slot.driver.heard() == (words.REPORT, report(8, [22], slot=1), {})
+
+
+def test_a_slot_at_a_fixed_rate_waits_for_the_time_of_its_records(
+    slot_of: Callable[[int], Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr(slot_process.time, "sleep", waits_s.append)
+    slot = slot_of(1)
+    for epoch, numbers in enumerate(([1, 2, 3], [])):
+        slot.routers[0].told.put((words.EPOCH, epoch, {}, rows(*numbers)))
+        slot.driver.told.put((words.SERVE, pickle.dumps(Facts(epoch, slot_rate=4.0)), {}, 3))
+        assert slot.driver.heard()[0] == words.REPORT
+    assert waits_s == [0.75, 0.0]
 
 
 def test_an_epoch_without_a_record_is_answered_too(slot_of: Callable[[int], Slot]) -> None:

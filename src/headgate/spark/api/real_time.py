@@ -184,7 +184,6 @@ def check_settings(settings: QuerySettings) -> None:
     refused = {
         'output mode "complete"': settings.mode == "complete",
         ".policy() of replicas": settings.replica_policy is not None,
-        own.SLOT_RATE.key: own.SLOT_RATE.of(settings.options) is not None,
         own.MEMORY_MAX.key: own.MEMORY_MAX.of(settings.options) is not None,
         f'{own.DELIVERY.key}="{own.AT_LEAST_ONCE}"': name == "kafka"
         and own.DELIVERY.of(settings.options) == own.AT_LEAST_ONCE,

@@ -10,6 +10,7 @@ import os
 import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -141,12 +142,15 @@ class SlotProcess:
         closed = self._closed.get(facts.step, _Closed())
         if len(closed.tables) < self._routers:
             return
-        began = Began.now()
         self._facts = None
         self._closed.pop(facts.step, None)
         # sorted by router, so that the same records in the same cut are served in the same way
         tables = [table for _, mine in sorted(closed.tables.items()) for table in mine]
         tables = [*self._told, *tables]
+        if facts.slot_rate is not None:
+            # before the records are served, so that their latency includes the time of their service
+            time.sleep(sum(table.num_rows for table in tables) / facts.slot_rate)
+        began = Began.now()
         records = (
             pa.concat_tables(tables, promote_options="default").combine_chunks()
             if tables

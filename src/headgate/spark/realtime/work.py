@@ -287,6 +287,8 @@ class RealTimeWork(StatefulWork):
             rows = self._from_driver(operator, read, first=begun.latest is None)
             allowed_us = min([begun.watermark_us, *(r.holds_us for r in read)])
             facts = self._facts(operator, begun, attempt, allowed_us)
+            if not operator.parents:
+                facts = replace(facts, slot_rate=self.config.slot_rate)
             # the journal's line takes milliseconds; written now, it does not delay the next epoch
             reports += self.pipe.serve(operator.id, facts, rows, self._lines.look)
         clock.lap("slots")

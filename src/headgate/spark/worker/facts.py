@@ -108,6 +108,8 @@ class SlotFacts(_Told):
     """Number of slots that serve; 0: the number of slots in `slot_of`."""
     key_groups: int = 0
     """Number of the operator's key groups; 0: the length of `slot_of`."""
+    slot_rate: float | None = None
+    """In real time: records that a slot serves per second in an experiment; None for no limit."""
 
     def of_slots(self, count: int) -> tuple[Self, list[dict[str, Any]]]:
         """Return the instructions that `count` slots share, and for each slot its own fields.
