@@ -18,9 +18,9 @@ UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
 def test_shares_are_of_the_maximum_in_all_and_for_each_budget():
     rounds = [
         SimpleNamespace(time_s=time_s, utility=utility, utility_max=100.0)
-        for time_s, utility in ((1.0, 20.0), (2.0, 40.0), (3.0, 90.0))
+        for time_s, utility in ((0.5, 0.0), (1.0, 20.0), (2.0, 40.0), (3.0, 90.0))
     ]
-    assert shares(rounds, 3.0) == {"all": 0.5, "scarce": 0.3, "enough": 0.9}
+    assert shares(rounds, 1.0, 3.0) == {"all": 0.5, "scarce": 0.3, "enough": 0.9}
 
 
 def test_a_fair_share_is_the_same_for_every_job_and_even_over_its_operators():

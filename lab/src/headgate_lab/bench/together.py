@@ -54,10 +54,6 @@ class TogetherParameters:
     systems: str = ",".join(SYSTEMS)
     """Systems that run, separated by commas."""
 
-    real_time: bool = False
-    """Whether the jobs run in real time, except those on pools of replicas; slots have no fixed rate
-    then."""
-
     hosts: int = 0
     """Hosts of a cluster for each system, which share no memory; 0: Spark's own master, or 2 or more."""
 
@@ -126,8 +122,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows`` (per system: share of the maximum utility ``all`` the time, while ``scarce`` and while
-        ``enough``; number of jobs that met their SLO at the end), ``times`` (ratio of the plane's share
+        ``rows`` (per system: share of the maximum utility, once all jobs have started: ``all`` the time,
+        while ``scarce`` and while ``enough``; number of jobs that met their SLO at the end), ``times`` (ratio of the plane's share
         to each other one's, over all the time), ``runs`` (by system, as ``headgate fleet run --json``),
         ``parameters``, ``machine``.
     """
@@ -192,11 +188,10 @@ def _run(
             )
             for name, job in described.jobs.items():
                 writer = _adapted(writer_of(engine, name, job, Path(work)), system)
-                if chosen.real_time and not job.interval:
-                    writer = _in_real_time(writer)
                 fleet.add(writer, priority=job.priority, utility=job.shape())
             try:
                 fleet.start()
+                from_s = _wait(fleet, 0.0)
                 enough_s = _wait(fleet, seconds)
                 fleet.set_budget(budgets[-1])
                 _wait(fleet, seconds / 2)
@@ -210,16 +205,9 @@ def _run(
                 fleet.stop()
     finally:
         engine.close()
-    found["shares"] = shares(rounds, enough_s)
+    found["shares"] = shares(rounds, from_s, enough_s)
     found["met"] = sum(job.met for job in rounds[-1].jobs) if rounds else 0
     return found
-
-
-def _in_real_time(writer: Writer) -> Writer:
-    """Return a job's writer in real time, where slots serve as fast as they can."""
-    options = {k: v for k, v in writer.settings.options.items() if k != "headgate.slotRate"}
-    writer.settings = replace(writer.settings, options=options)
-    return writer.trigger(realTime="5 minutes")
 
 
 def _wait(fleet: Fleet, seconds: float) -> float:
@@ -249,18 +237,19 @@ def _adapted(writer: Writer, system: str) -> Writer:
     return writer
 
 
-def shares(rounds: Sequence[FleetRound], enough_s: float) -> dict[str, float | None]:
-    """Return the mean share of the maximum utility: over all rounds, until `enough_s`, and after it.
+def shares(rounds: Sequence[FleetRound], from_s: float, enough_s: float) -> dict[str, float | None]:
+    """Return the mean share of the maximum utility, all the time, until `enough_s`, and after it.
 
-    A job without statistics in a round has utility 0 in that round.
+    Rounds before `from_s`, when the last job had started, do not count. A job without statistics in a
+    round has utility 0 in that round.
     """
 
-    def mean(from_s: float, to_s: float) -> float | None:
-        found = [r.utility / r.utility_max for r in rounds if from_s <= r.time_s < to_s]
+    def mean(begin_s: float, end_s: float) -> float | None:
+        found = [r.utility / r.utility_max for r in rounds if begin_s <= r.time_s < end_s]
         return round(statistics.mean(found), 4) if found else None
 
     return {
-        "all": mean(0.0, math.inf),
-        "scarce": mean(0.0, enough_s),
+        "all": mean(from_s, math.inf),
+        "scarce": mean(from_s, enough_s),
         "enough": mean(enough_s, math.inf),
     }
