@@ -123,8 +123,9 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``rows`` (per system: share of the maximum utility, once all jobs have started: ``all`` the time,
-        while ``scarce`` and while ``enough``; number of jobs that met their SLO at the end), ``times`` (ratio of the plane's share
-        to each other one's, over all the time), ``runs`` (by system, as ``headgate fleet run --json``),
+        while ``scarce`` and while ``enough``; number of jobs that met their SLO at the end), ``times``
+        (ratio of the plane's share to each other one's, over all the time), ``runs`` (by system, as
+        ``headgate fleet run --json``),
         ``parameters``, ``machine``.
     """
     chosen = parameters(TogetherParameters, given)
