@@ -1,9 +1,10 @@
 """Compares strategies of a change of slots under load, by the time of batches and the latency of records.
 
-The query computes sums per key. Its state has a given size, and is loaded before the measurement. The
-number of slots grows while records arrive: on a cluster whose hosts share no memory, and on one host.
-Each strategy has its own query and checkpoint. ``stop-restart`` stops the query and starts it again. The
-baseline is Spark's own change of the number of partitions, with as much state.
+The query computes sums per key, whose state has a given size and is loaded before the measurement, or is
+one of DRRS's three. The number of slots grows while records arrive: on a cluster whose hosts share no
+memory, and on one host. Each strategy has its own query and checkpoint, and changes the slots there and
+back as often as is asked. ``stop-restart`` stops the query and starts it again. The baseline is Spark's
+own change of the number of partitions, with as much state.
 """
 
 from __future__ import annotations
@@ -21,11 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from headgate.checkpoint.checkpoint import Checkpoint
 from headgate.checkpoint.command_files import Command, CommandFiles
@@ -42,7 +39,8 @@ from headgate_lab.bench.common import (
     require,
     spark_env,
 )
-from headgate_lab.bench.rescale_cost import DUE_US, Markers, RescaleRun, change_of, longest_s
+from headgate_lab.bench.rescale_cost import Markers, RescaleRun, change_of, longest_s
+from headgate_lab.bench.rescale_queries import LOADS_S, PAPERS, STARTS_S, sums
 from headgate_lab.testing.locations import located
 
 ONLY = {
@@ -67,20 +65,11 @@ IN_HOST_ADDED_MS = 40.0
 SPARK_TIMES = 100.0
 """Target: Spark's own change takes at least this many times as long; design, figures to reach."""
 
-_LOAD_FILES = 8
 _WARM_KEYS = 5_000
 _SETTLED_BATCHES = 5
 _SETTLED_FACTOR = 4.0
 """A stream counts as settled while the largest latency is below this many batch times. In a stream that
 keeps up a record waits for one batch and for its own, at most twice the time of a batch."""
-
-_LOADS_S, _LOADS_PER_S, _BLOCKS = 20.0, 100, 1_000
-"""In real time: seconds in which records load the state, these records per second, and the number of
-blocks of keys. Records load one block after the other, each twice: at random each would have to come
-eight times, and rows that two cores cannot serve would wait in memory."""
-
-_STARTS_S = 10.0
-"""In real time: longest time from the building of a query to its first due record, in seconds. Chosen."""
 
 _LOADED = 0.99
 """Share of the keys from which the state counts as loaded: a block may be missed by its time."""
@@ -96,8 +85,12 @@ _POLL_S = 0.1
 class RescaleParameters:
     """Holds the parameters of `run`."""
 
+    query: str = "sums"
+    """sums, or one of DRRS's queries: q7, q8, twitch. The state of these is that of the records before
+    the change."""
+
     state: str = "100MB"
-    """Size of the state in headgate's layout, with its unit."""
+    """Size of the state of sums in headgate's layout, with its unit."""
 
     only: str = ""
     """DRRS's mechanisms to compare instead of strategies, any of decoupling, scheduling, subscale, all
@@ -135,24 +128,24 @@ class RescaleParameters:
     """Whether changes within one host are also measured; not in real time."""
 
     spark: bool = True
-    """Whether Spark's own stop, repartition and restart is also measured; not with `only` or in real
-    time."""
+    """Whether Spark's own stop, repartition and restart is also measured; with sums only."""
 
     repeats: int = 1
-    """Runs of every strategy; the result has the median of each figure; >= 1."""
-
-    seed: int = 0
-    """Seed of the state; >= 0."""
+    """Changes of every strategy; the result has the median of each figure, and all of some; >= 1."""
 
     real_time: bool = False
-    """Whether queries run in real time. Then the first records, each of which stands for many keys, load
-    the state; changes within one host, and Spark's own, are not measured."""
+    """Whether queries run in real time, once their state is loaded in micro-batches. Changes within one
+    host are then not measured."""
 
     location: str | None = None
     """Location of headgate's checkpoints, for `located`; None for a directory."""
 
     def __post_init__(self) -> None:
         parse_bytes(self.state)
+        known = ", ".join(("sums", *PAPERS))
+        require(
+            self.query in known.split(", "), f"query={self.query} of rescale is none of {known}."
+        )
         for name in re.split(r"[,|]", self.only) if self.only else ():
             known = ", ".join(ONLY)
             require(name.strip() in ONLY, f"only={name} of rescale is none of {known}.")
@@ -194,7 +187,7 @@ def run(**given: Any) -> dict[str, Any]:
     chosen = parameters(RescaleParameters, given)
     with located(chosen.location) as location:
         found = _measured(replace(chosen, location=location))
-    if chosen.spark and not chosen.only and not chosen.real_time:
+    if chosen.spark and not chosen.only and chosen.query == "sums":
         progress("Spark: stop, repartition, restart")
         found["spark"] = repartition.measure(
             parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
@@ -271,17 +264,6 @@ def _memory() -> str | None:
 # --- in the child --------------------------------------------------------------------------------
 
 
-def _write_state(directory: Path, keys: int, seed: int) -> Path:
-    """Write a row for every key, in several files of a batch each."""
-    directory.mkdir()
-    order = np.random.default_rng(seed).permutation(keys)
-    for index, part in enumerate(np.array_split(order, _LOAD_FILES)):
-        stamps = pa.array(np.full(len(part), int(time.time() * 1e6)), pa.timestamp("us", tz="UTC"))
-        table = pa.table({"k": part, "v": wide.values_of(part), "scheduled": stamps})
-        pa.parquet.write_table(table, directory / f"part-{index}.parquet")
-    return directory
-
-
 @dataclass
 class _Bench:
     """Runs strategies in one session."""
@@ -289,46 +271,21 @@ class _Bench:
     spark: SparkSession
     chosen: RescaleParameters
     directory: Path
-    state: Path
     keys: int
+    """Keys of sums; 0 for another query."""
     loads_until_s: float = 0.0
-    """In real time: end of the records that load the state, s since 1970."""
+    """End of the records that load the state of sums, s since 1970."""
 
-    def _totals(self) -> DataFrame:
-        """Return the aggregate over the rows that load the state and the rows of the load."""
-        if self.chosen.real_time:
-            return self._totals_in_real_time()
-        files = self.spark.readStream.schema("k long, v long, scheduled timestamp")
-        loaded = files.option("maxFilesPerTrigger", 1).parquet(str(self.state))
-        events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
-        due = events.option("rate", self.chosen.rate).load()
-        newest = F.max(F.unix_micros("scheduled")).alias(DUE_US)
-        key = F.pmod(F.xxhash64("scheduled"), F.lit(self.keys))
-        coming = due.select(key.alias("k"), F.pmod(key, F.lit(1_000)).alias("v"), "scheduled")
-        return wide.totals(loaded.unionByName(coming), newest)
-
-    def _totals_in_real_time(self) -> DataFrame:
-        """Return the same aggregate over one source; each of its first records stands for many keys."""
-        events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
-        rate = f"steps({_LOADS_PER_S}, {_LOADS_S + _STARTS_S:g}s={self.chosen.rate})"
-        due, block = events.option("rate", rate).load(), max(1, self.keys // _BLOCKS)
-        drawn, blocks = F.xxhash64("scheduled"), -(-self.keys // block)
-        turn = F.floor(F.unix_micros("scheduled") * F.lit(_LOADS_PER_S / 1e6))
-        first = F.pmod(turn, F.lit(blocks)) * block
-        loads = F.unix_micros("scheduled") < F.lit(int(self.loads_until_s * 1e6))
-        keys = F.when(loads, F.sequence(first, first + (block - 1)))
-        key = F.explode(keys.otherwise(F.array(F.pmod(drawn, F.lit(self.keys)))))
-        coming = due.select(key.alias("k"), "scheduled")
-        newest = F.max(F.unix_micros("scheduled")).alias(DUE_US)
-        return wide.totals(coming.withColumn("v", F.pmod("k", F.lit(1_000))), newest)
-
-    def start(self, text: str, checkpoint: str, slots: int, markers: Markers) -> Any:
+    def start(
+        self, text: str, checkpoint: str, slots: int, markers: Markers, *, real_time: bool
+    ) -> Any:
         hg = importlib.import_module("headgate")  # late: the package's front imports this engine
+        chosen, mode = self.chosen, "append" if self.chosen.query in ("q8", "twitch") else "update"
         writer = (
-            hg.writeStream(self._totals())
+            hg.writeStream(self._frame())
             .slots(start=slots)
-            .keyGroups(self.chosen.key_groups)
-            .outputMode("update")
+            .keyGroups(chosen.key_groups)
+            .outputMode(mode)
             .foreachBatch(markers.keep)
             .option("checkpointLocation", checkpoint)
             .option("headgate.arrival", "scheduled")
@@ -336,50 +293,92 @@ class _Bench:
             # the number of executors is fixed: slots share cores
             .option("headgate.executors", "keep")
         )
-        if self.chosen.real_time:
+        if real_time:
             writer = writer.trigger(realTime="5 minutes")
         return writer.migration(text).start()
 
+    def _frame(self) -> DataFrame:
+        if self.chosen.query in PAPERS:
+            return PAPERS[self.chosen.query](self.spark, self.chosen.rate)
+        return sums(self.spark, self.chosen.rate, self.keys, self.loads_until_s)
+
     def warm_up(self) -> None:
         """Start workers and compile kernels, with a query of little state that changes slots once."""
-        state = _write_state(self.directory / "warm-state", _WARM_KEYS, self.chosen.seed)
-        chosen = replace(self.chosen, seconds=2.0)
-        bench = _Bench(self.spark, chosen, self.directory, state, _WARM_KEYS)
-        bench.change("all-at-once", "warm")
+        chosen = replace(self.chosen, seconds=2.0, repeats=1)
+        bench = _Bench(self.spark, chosen, self.directory, min(self.keys, _WARM_KEYS))
+        bench.changes("all-at-once", "warm")
 
-    def change(self, text: str, name: str) -> RescaleRun:
-        """Run one strategy and return its measurements."""
+    def changes(self, text: str, name: str) -> list[RescaleRun]:
+        """Change slots there and back with one strategy; return the measurements of each way there."""
         chosen = self.chosen
         checkpoint, markers = f"{chosen.location or self.directory}/{name}", Markers()
-        self.loads_until_s = time.time() + _LOADS_S
-        query = self.start(text, checkpoint, chosen.slots_from, markers)
+        query = self._loaded(text, checkpoint, markers)
         journal = _Journal(query.journal)
-        least = self.keys * (_LOADED if chosen.real_time else 1)
+        runs: list[RescaleRun] = []
+        for index in range(chosen.repeats):
+            asked_ms = time.time() * 1e3
+            if index:
+                query = self._ask(query, text, checkpoint, chosen.slots_from, markers)
+                journal.wait(query, _assigned_since(asked_ms))
+            # first wait until the records that waited meanwhile have been served
+            journal.wait_until(query, _settled_since(asked_ms))
+            from_ms = time.time() * 1e3
+            time.sleep(chosen.seconds)
+            asked_ms = time.time() * 1e3
+            query = self._ask(query, text, checkpoint, chosen.slots_to, markers)
+            journal.wait(query, _assigned_since(asked_ms))
+            runs.append(self._until_stable(journal, markers, from_ms, asked_ms))
+        query.stop()
+        return runs
+
+    def _loaded(self, text: str, checkpoint: str, markers: Markers) -> Any:
+        """Return the query, once its state is loaded."""
+        chosen = self.chosen
+        self.loads_until_s = time.time() + LOADS_S
+        by_records = chosen.query in PAPERS
+        query = self.start(
+            text, checkpoint, chosen.slots_from, markers, real_time=chosen.real_time and by_records
+        )
+        least = self.keys * _LOADED
+        journal = _Journal(query.journal)
         journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= least)
-        if chosen.real_time:
-            time.sleep(max(0.0, self.loads_until_s + _STARTS_S - time.time()))
-        # first wait until the records that arrived during the loading have been served
-        journal.wait_until(query, _settled)
-        from_ms = time.time() * 1e3
-        time.sleep(chosen.seconds)
-        asked_ms = time.time() * 1e3
-        if text == "stop-restart":
+        time.sleep(max(0.0, self.loads_until_s + STARTS_S - time.time()))
+        if chosen.real_time and not by_records:
+            # micro-batches load several times faster than real time
+            journal.wait_until(query, _settled_since(0.0))
             query.stop()
-            arguments = {"slots": chosen.slots_to, "partitioning": chosen.partitioning}
-            command = Command("scale", "bench", arguments=arguments)
-            CommandFiles(Checkpoint(checkpoint).files).ask(command)
-            query = self.start(text, checkpoint, chosen.slots_from, markers)
-        else:
-            query.scale(chosen.slots_to, partitioning=chosen.partitioning, by="bench")
-        journal.wait(query, lambda e: e["event"] == "assignment" and e["at_ms"] >= asked_ms)
-        deadline = time.monotonic() + _STABLE_TIMES * chosen.seconds
+            query = self.start(text, checkpoint, chosen.slots_from, markers, real_time=True)
+        return query
+
+    def _ask(self, query: Any, text: str, checkpoint: str, slots: int, markers: Markers) -> Any:
+        """Request a change of slots; return the query that makes it."""
+        partitioning, real_time = self.chosen.partitioning, self.chosen.real_time
+        if text != "stop-restart":
+            query.scale(slots, partitioning=partitioning, by="bench")
+            return query
+        query.stop()
+        arguments = {"slots": slots, "partitioning": partitioning}
+        CommandFiles(Checkpoint(checkpoint).files).ask(
+            Command("scale", "bench", arguments=arguments)
+        )
+        return self.start(text, checkpoint, self.chosen.slots_from, markers, real_time=real_time)
+
+    def _until_stable(
+        self, journal: _Journal, markers: Markers, from_ms: float, asked_ms: float
+    ) -> RescaleRun:
+        """Return the measurements of a change, once latency is stable or the time is up."""
+        seconds = self.chosen.seconds
+        deadline = time.monotonic() + _STABLE_TIMES * seconds
         while True:
-            time.sleep(min(1.0, chosen.seconds))
+            time.sleep(min(1.0, seconds))
             since = markers.since(from_ms / 1e3)
-            seen = RescaleRun(journal.events(), from_ms, asked_ms, since, chosen.seconds)
-            if seen.scaling_s() is not None or time.monotonic() > deadline:
-                query.stop()
-                return replace(seen, events=journal.events())
+            run = RescaleRun(journal.events(), from_ms, asked_ms, since, seconds)
+            if run.scaling_s() is not None or time.monotonic() > deadline:
+                return run
+
+
+def _assigned_since(at_ms: float) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda event: event["event"] == "assignment" and event["at_ms"] >= at_ms
 
 
 class _Journal:
@@ -407,13 +406,18 @@ class _Journal:
             time.sleep(_POLL_S)
 
 
-def _settled(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the latencies of the last batches are those of a stream that keeps up."""
-    last = [e for e in events if e["event"] == "batch"][-_SETTLED_BATCHES:]
-    return len(last) == _SETTLED_BATCHES and all(
-        b["latency_ms"] and b["latency_ms"]["max"] < _SETTLED_FACTOR * b["duration_ms"]
-        for b in last
-    )
+def _settled_since(at_ms: float) -> Callable[[Sequence[Mapping[str, Any]]], bool]:
+    """Return a condition: the latencies of the last batches since a time are those of a steady stream."""
+
+    def settled(events: Sequence[Mapping[str, Any]]) -> bool:
+        last = [e for e in events if e["event"] == "batch" and e["at_ms"] >= at_ms]
+        last = last[-_SETTLED_BATCHES:]
+        return len(last) == _SETTLED_BATCHES and all(
+            b["latency_ms"] and b["latency_ms"]["max"] < _SETTLED_FACTOR * b["duration_ms"]
+            for b in last
+        )
+
+    return settled
 
 
 def _all(bench: _Bench, place: str) -> dict[str, Any]:
@@ -423,20 +427,19 @@ def _all(bench: _Bench, place: str) -> dict[str, Any]:
     for name, text in bench.chosen.rows().items():
         if name == "shared" and place == "across_hosts":
             continue
-        found[name] = []
-        for index in range(bench.chosen.repeats):
-            progress(f"{place}: {text}, {index + 1} of {bench.chosen.repeats}")
-            file = re.sub(r"\W+", "-", text)
-            found[name].append(bench.change(text, f"{file}-{index}"))
+        progress(f"{place}: {text}, {bench.chosen.repeats} times")
+        found[name] = bench.changes(text, re.sub(r"\W+", "-", text))
     # all use the longest period of the methods (DRRS V-B), of which stop-restart is none
     interval_s = longest_s(found, ("subscale", *LIVE))
     return {name: _costs(runs, interval_s) for name, runs in found.items()}
 
 
 def _costs(runs: Sequence[RescaleRun], interval_s: float) -> dict[str, Any]:
-    """Return the median of each figure of a strategy's runs."""
+    """Return the median of each figure of a strategy's changes, and ``spread``: all of some figures."""
     costs = [asdict(change_of(run, interval_s)) | {"state_bytes": _bytes(run)} for run in runs]
-    return {key: _median([one[key] for one in costs]) for key in costs[0]}
+    medians = {key: _median([one[key] for one in costs]) for key in costs[0]}
+    spread = {key: [one[key] for one in costs] for key in (*SHORTER, "before_ms", "stable_s")}
+    return medians | {"spread": spread}
 
 
 def _bytes(run: RescaleRun) -> int:
@@ -460,9 +463,10 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
         spark = session(master=master, name="bench-rescale", **settings)
         sources.register(spark)
         try:
-            keys = max(1, parse_bytes(chosen.state) // wide.entry_bytes(spark, work))
-            state = _write_state(work / "state", keys, chosen.seed)
-            return _all(_Bench(spark, chosen, work, state, keys), request["place"])
+            keys = 0
+            if chosen.query not in PAPERS:
+                keys = max(1, parse_bytes(chosen.state) // wide.entry_bytes(spark, work))
+            return _all(_Bench(spark, chosen, work, keys), request["place"])
         finally:
             spark.stop()
 
