@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from real_time import Rows, totals, writer
+from real_time import Rows, bids, totals, writer
 
 import headgate as hg
 from headgate.spark.jvm.hosts import living_hosts
@@ -257,6 +257,39 @@ def function_raises(run: Run) -> None:
     assert "ValueError: too many" in str(query.exception())
 
 
+def near_pairs(session: Any) -> Any:
+    """Bids of nearly one price within a second: a join without a key, so each slot gets every row."""
+
+    def side(name: str) -> Any:
+        read = bids(session, rate=200, prob_delayed=0).withWatermark("dateTime", "1 second")
+        return read.select(F.col("price").alias(name), F.col("dateTime").alias(f"{name}_at"))
+
+    near = "abs(a - b) < 20 and a_at between b_at - interval 1 second and b_at"
+    return side("a").join(side("b"), F.expr(near))
+
+
+def relayed(run: Run) -> None:
+    """Run a second query, whose rows cross to a host once and are passed on there."""
+    rows = Rows()
+    made = writer(near_pairs(run.spark), rows, f"{run.checkpoint}-pairs", "append", slots=2)
+    query = made.start()
+    for slots in (4, 3):
+        done = len(rows.steps)
+        run.wait_until(lambda done=done: len(rows.steps) >= done + 3, "three steps")  # type: ignore[misc]
+        query.scale(slots)
+        run.wait_until(lambda: not query._work.changing, f"scale to {slots}")
+    query.stop()
+    found = hg.verify(
+        run.spark,
+        near_pairs,
+        checkpoint=f"{run.checkpoint}-pairs",
+        output=rows.frame(run.spark),
+        mode="append",
+    )
+    assert found["verified"], found
+    assert found["rows_compared"] > 50
+
+
 SLOW = "subscale(groups_min=1, per_host=1)"
 """A strategy whose migrations take many epochs."""
 
@@ -272,6 +305,7 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "cut": (SLOW, cut_host_off, scale(4), scale(3)),
     "parted": ("", part_hosts, scale(3)),
     "stopped": ("", scale(4), stop_host, scale(3)),
+    "relayed": ("", relayed),
     "store": (SLOW, stop_and_start(4), kill("slot", 2), kill("agent", 4), kill("feeder", 2)),
 }
 

@@ -29,6 +29,7 @@ FURTHER = (
     "cut",
     "parted",
     "store",
+    "relayed",
 )
 """Runs that are made with ``--thorough`` only."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.realtime import in_run, router, words
-from headgate.spark.realtime.router import DROPPED, Router, to_slots
+from headgate.spark.realtime.router import DROPPED, Router, stored_at, to_slots
 from headgate.spark.worker.payloads import read_table
 
 
@@ -240,29 +240,52 @@ def test_rows_that_waited_do_not_outlast_a_second_reading(made: Routed) -> None:
     assert made.lines.to("a") == [3, 3, (words.EPOCH, 5, {}, None)]
 
 
-def test_each_slot_has_a_copy_of_a_shared_record_and_one_counts_it() -> None:
+def test_each_slot_gets_every_shared_row_and_one_of_them_counts_it() -> None:
     made = Routed(shared=True)
-    made.marker(count=routes("a", "b", of=(0, 1)))
+    made.marker(count=routes("a", "b", of=(0, 1, 0)))
     made.rows(*[(0, key) for key in range(200)])
     made.marker(**{words.EPOCH: 5})
     one, other = (made.lines.to(address)[1][3] for address in "ab")
-    assert [row[1] for row in one] == [row[1] for row in other] == list(range(200))
-    assert [a[2] + b[2] for a, b in zip(one, other, strict=True)] == [1] * 200
-    assert [row[0] for row in one] == [row[0] for row in other]
-    assert all(row[2] == (row[0] == 0) for row in one)
-    assert {row[0] for row in one} == {0, 1}
+    assert one == other
+    assert [row[1] for row in one] == list(range(200))
+    assert {row[0] for row in one} == {0, 1, 2}
+    table = pa.table(dict(zip("gkn", map(list, zip(*one, strict=True)), strict=True)))
+    first, second = (values(stored_at(table, groups)) for groups in ((0, 2), [1]))
+    assert [a[:2] for a in first] == [b[:2] for b in second] == [row[:2] for row in one]
+    assert [a[2] + b[2] for a, b in zip(first, second, strict=True)] == [1] * 200
+    assert all(row[2] == (row[0] == 1) for row in second)
+
+
+def test_a_shared_row_goes_to_one_slot_of_each_host() -> None:
+    one, two, three, four = (
+        f"tcp://10.0.0.{host}:{port}/x" for host, port in ((1, 9), (2, 9), (1, 8), (1, 7))
+    )
+    made = Routed(shared=True)
+    made.marker(count=routes(one, two, three, four, of=(0, 1, 2, 3)))
+    made.rows((0, 10))
+    made.marker(**{words.EPOCH: 5})
+    assert (made.lines.to(three), made.lines.to(four)) == ([], [])
+    alone, relayed = made.lines.to(two)[1], made.lines.to(one)[1]
+    assert alone[:3] == (words.EPOCH, 5, {})
+    assert relayed[:2] == (words.RELAY, [three, four])
+    assert relayed[2][:3] == alone[:3]
+    made.marker(count=routes(two, three, of=(0, 1, 1, 0)))
+    made.marker(**{words.EPOCH: 6})
+    assert not made.lines.line(one).open
+    assert made.lines.to(three) == [3, (words.EPOCH, 6, {}, None)]
+    assert made.lines.to(two)[2:] == [(words.EPOCH, 6, {}, None)]
 
 
 def test_the_rows_of_a_single_slot_stay_as_they_came() -> None:
     table = pa.table({"g": [2, 0, 1], "n": [1, 1, 1]})
-    found = to_slots(table, np.zeros(3, np.int32), 1, shared=False)
+    found = to_slots(table, np.zeros(3, np.int32), 1)
     assert [*found] == [0]
     assert found[0] is table
 
 
 def test_a_slot_without_rows_is_left_out() -> None:
     table = pa.table({"g": [2, 0, 2], "n": [1, 2, 3]})
-    found = to_slots(table, np.array([2, 1, 0], np.int32), 4, shared=False)
+    found = to_slots(table, np.array([2, 1, 0], np.int32), 4)
     assert {number: values(part) for number, part in found.items()} == {
         0: [(2, 1), (2, 3)], 2: [(0, 2)],
     }  # fmt: skip

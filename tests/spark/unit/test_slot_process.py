@@ -6,8 +6,9 @@ import contextlib
 import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from headgate.core.errors import EngineError
 from headgate.spark.realtime import slot_process, words
 from headgate.spark.realtime.channels import BrokenChannel
+from headgate.spark.realtime.router import as_bytes
 from headgate.spark.realtime.slot_process import SlotProcess
 
 PATIENCE_S = 30.0
@@ -31,6 +33,10 @@ class Facts:
     watermark_us: int = 5
     of_slot: str = ""
     slot_rate: float | None = None
+    groups: tuple[int, ...] = ()
+
+    def groups_of(self, slot: int) -> tuple[int, ...]:
+        return self.groups
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Task:
     """Answers with what it was asked; fails where a record says how."""
 
     operator: str = "op"
-    spec: Any = None
+    spec: Any = field(default_factory=SimpleNamespace)
     store: Any = None
 
     def answer(self, facts, slot, records, consumed, watermark_us, began):
@@ -63,6 +69,7 @@ class End:
     def __init__(self) -> None:
         self.told: queue.Queue[Any] = queue.Queue()
         self.said: queue.Queue[Any] = queue.Queue()
+        self.closed = False
 
     def recv(self) -> Any:
         try:
@@ -78,6 +85,9 @@ class End:
     def send(self, message: Any) -> None:
         self.said.put(message)
 
+    def close(self) -> None:
+        self.closed = True
+
     def heard(self) -> Any:
         return self.said.get(timeout=PATIENCE_S)
 
@@ -85,20 +95,24 @@ class End:
 class Slot:
     """A slot process in a thread, its driver and its routers."""
 
-    def __init__(self, routers: int) -> None:
+    def __init__(self, routers: int, *, shared: bool = False) -> None:
         self.driver, self.door = End(), End()
+        self.others: dict[str, End] = {}
+        """Other slots, by address."""
         self.door.address = "the door"  # type: ignore[attr-defined]
         self.door.accept = self.door.recv  # type: ignore[attr-defined]
         meeting: Any = SimpleNamespace(
             driver="the driver",
-            connect=lambda _: contextlib.nullcontext(self.driver),
+            connect=self._connect,
             door=lambda *_: contextlib.nullcontext(self.door),
         )
         process = SlotProcess(meeting, "op", 3, {"endpoint": "here"})
         self.thread = threading.Thread(target=process.run, daemon=True)
         self.thread.start()
         self.first = self.driver.heard()
-        self.driver.told.put((words.BEGIN, pickle.dumps(Task()), routers, {}))
+        self.driver.told.put(
+            (words.BEGIN, pickle.dumps(Task(spec=SimpleNamespace(shared=shared))), routers, {})
+        )
         self.ready = self.driver.heard()
         self.routers = [End() for _ in range(routers)]
         for number, router in enumerate(self.routers):
@@ -107,6 +121,13 @@ class Slot:
 
     def serve(self, step: int, *, slot: int = 3) -> None:
         self.driver.told.put((words.SERVE, pickle.dumps(Facts(step)), {"of_slot": "mine"}, slot))
+
+    def _connect(self, address: str) -> Any:
+        if address == "the driver":
+            return contextlib.nullcontext(self.driver)
+        if address == "nobody":
+            raise OSError
+        return self.others.setdefault(address, End())
 
     def has_ended(self) -> bool:
         self.thread.join(PATIENCE_S)
@@ -122,8 +143,8 @@ def slot_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Slot]]:
     monkeypatch.setattr(slot_process, "no_records", lambda _: empty)
     made: list[Slot] = []
 
-    def make(routers: int) -> Slot:
-        made.append(Slot(routers))
+    def make(routers: int, *, shared: bool = False) -> Slot:
+        made.append(Slot(routers, shared=shared))
         return made[-1]
 
     yield make
@@ -182,6 +203,46 @@ def test_a_slot_at_a_fixed_rate_waits_for_the_time_of_its_records(
         slot.driver.told.put((words.SERVE, pickle.dumps(Facts(epoch, slot_rate=4.0)), {}, 3))
         assert slot.driver.heard()[0] == words.REPORT
     assert waits_s == [0.75, 0.0]
+
+
+def test_a_slot_passes_a_routers_messages_on_in_that_routers_name(
+    slot_of: Callable[..., Slot],
+) -> None:
+    slot = slot_of(1, shared=True)
+    table = pa.table({"g": pa.array([0, 1, 1], pa.int32()), "n": [1, 1, 1]})
+    sent = [(words.RECORDS, as_bytes(table)), (words.EPOCH, 7, {0: 9}, None)]
+    for message in sent:
+        slot.routers[0].told.put((words.RELAY, ["b", "c"], message))
+    slot.driver.told.put((words.SERVE, pickle.dumps(Facts(7, groups=(1,))), {}, 0))
+    assert slot.driver.heard()[1][3] == [0, 1, 1]  # only what is in its own key groups counts
+    assert [slot.others["b"].heard() for _ in range(3)] == [0, *sent]
+    assert [slot.others["c"].heard() for _ in range(3)] == [0, *sent]
+    slot.routers[0].told.put((words.RELAY, ["c"], (words.EPOCH, 8, {}, None)))
+    assert slot.others["c"].heard() == (words.EPOCH, 8, {}, None)
+    assert (slot.others["b"].closed, slot.others["c"].closed) == (True, False)
+    slot.routers[0].told.put((words.RELAY, ["nobody"], (words.EPOCH, 9, {}, None)))
+    word, error = slot.driver.heard()
+    assert (word, error.transient) == (words.FAILED, True)
+    assert str(error).startswith("the slot at nobody is lost")
+
+
+def test_records_of_an_epoch_are_those_of_the_channel_that_ends_it(
+    slot_of: Callable[[int], Slot],
+) -> None:
+    """After a change another slot relays; the old one's last messages may come behind its first."""
+    slot = slot_of(1)
+    slot.door.told.put(again := End())
+    again.told.put(0)  # the same router
+    again.told.put((words.RECORDS, rows(20)))
+    again.told.put((words.EPOCH, 8, {}, None))
+    again.told.put((words.RECORDS, rows(30)))
+    while not again.told.empty():
+        time.sleep(0.01)
+    slot.routers[0].told.put((words.RECORDS, rows(10)))
+    slot.routers[0].told.put((words.EPOCH, 7, {}, None))
+    for epoch, numbers in ((7, [10]), (8, [20])):
+        slot.serve(epoch)
+        assert slot.driver.heard() == (words.REPORT, report(epoch, numbers), {})
 
 
 def test_an_epoch_without_a_record_is_answered_too(slot_of: Callable[[int], Slot]) -> None:

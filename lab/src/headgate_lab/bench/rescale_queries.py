@@ -76,15 +76,16 @@ def q8(spark: SparkSession, rate: int) -> DataFrame:
     )
     people = people.where("person is not null").select("person.*", "scheduled")
     people = people.withWatermark("dateTime", "1 second").select(
-        window.alias("window"), "id", "name", F.col("scheduled").alias("registered")
+        window.alias("window"), "id", "name", "scheduled"
     )
     auctions = _events(spark, rate, bids=False, columns="auction.seller,auction.dateTime,scheduled")
     auctions = auctions.where("auction is not null").select("auction.*", "scheduled")
     auctions = auctions.withWatermark("dateTime", "1 second").select(
         window.alias("opened_in"), "seller", "scheduled"
     )
-    joined = people.join(auctions, F.expr("id = seller and window = opened_in"))
-    due_us = F.unix_micros(F.greatest("registered", "scheduled")).alias(DUE_US)
+    same = F.expr("id = seller and window = opened_in")
+    joined = people.alias("p").join(auctions.alias("a"), same)
+    due_us = F.unix_micros(F.greatest("p.scheduled", "a.scheduled")).alias(DUE_US)
     return joined.select(F.col("id").alias("k"), "window", "name", due_us)
 
 
@@ -131,6 +132,7 @@ def twitch(spark: SparkSession, rate: int) -> DataFrame:
         F.when(F.pmod(F.hash("scheduled"), F.lit(5)) < _ENTERS, 1).otherwise(-1).alias("enters"),
         (F.pmod(F.hash("scheduled"), F.lit(600)) / 60.0).alias("seconds"),
         F.unix_micros("scheduled").alias(DUE_US),
+        "scheduled",
     )
     output = f"k long, loyalty double, {DUE_US} long"
     return coming.groupBy("k").transformWithState(Loyalty(), output, "append", "None")
@@ -147,7 +149,7 @@ def _newest() -> Column:
 
 def _events(spark: SparkSession, rate: int, *, bids: bool, columns: str) -> DataFrame:
     """Return the events in order: bids but for a few others, or 20 people to 30 auctions."""
-    shares = ("1", "1", "998") if bids else ("20", "30", "0")
+    shares = ("1", "1", "48") if bids else ("20", "30", "0")
     names = ("person_proportion", "auction_proportion", "bid_proportion")
     reader = (
         spark.readStream.format("nexmark").option("columns", columns).option("prob_delayed", "0")

@@ -49,6 +49,13 @@ _SMALL_BYTES = 1 << 16
 _TCP = "tcp://"
 
 
+def host_of(address: str) -> str | None:
+    """Return the host of an address of a `TcpDoor`; None for a socket of this host."""
+    if not address.startswith(_TCP):
+        return None
+    return address.removeprefix(_TCP).partition("/")[0].rpartition(":")[0]
+
+
 class BrokenChannel(ConnectionError):
     """Reports a frame whose MAC is wrong; the connection is closed."""
 
@@ -115,9 +122,10 @@ def connect(address: str, key: bytes) -> Channel:
     Raises `OSError`: no process listens there; `AuthenticationError`: the process does not have the
     key.
     """
-    if not address.startswith(_TCP):
+    host = host_of(address)
+    if host is None:
         return Client(address, "AF_UNIX", authkey=key)
-    host, _, port = address.removeprefix(_TCP).partition("/")[0].rpartition(":")
+    port = address.partition(f"{host}:")[2].partition("/")[0]
     until_s = time.monotonic() + _TRIES_S
     while True:
         end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from headgate.operators.step import GROUP, RECORDS
 from headgate.spark.job.columns import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.realtime import words
-from headgate.spark.realtime.channels import Channel
+from headgate.spark.realtime.channels import Channel, host_of
 
 DROPPED = -1
 """Value of `MARKER_TO` in a row that a filter above the watermark has dropped; its time still counts."""
@@ -58,7 +58,9 @@ class _Routing:
     of: Router
     number: int
     slots: dict[str, Channel] = field(default_factory=dict)
-    """Slots by address, in the order of the assignment."""
+    """Slots by address, in the order of the assignment; where each slot gets every row, one per host."""
+    behind: dict[str, list[str]] = field(default_factory=dict)
+    """By address of such a slot: those of its host's other slots, which get their messages from it."""
     slot_of: np.ndarray | None = None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -101,6 +103,8 @@ class _Routing:
         """Send a message to a slot, unless a slot is lost."""
         if self.lost:
             return
+        if behind := self.behind.get(address):
+            message = (words.RELAY, behind, message)
         try:
             self.slots[address].send(message)
         except (OSError, EOFError):
@@ -120,7 +124,8 @@ class _Routing:
 
     def _switch(self, routes: dict[str, Any]) -> None:
         """Send the following rows to the slots of new routes."""
-        addresses, before = routes["slots"], self.slots
+        self.behind = by_host(routes["slots"]) if self.of.shared else {}
+        addresses, before = list(self.behind) or routes["slots"], self.slots
         for address in before.keys() - set(addresses):
             before[address].close()
         self.slots = {}
@@ -170,7 +175,9 @@ class _Routing:
         table = pa.Table.from_batches(self.waiting).combine_chunks()
         self.waiting, self.rows, self.byte_count = [], 0, 0
         assert self.slot_of is not None
-        parts = to_slots(table, self.slot_of, len(self.slots), shared=self.of.shared)
+        if self.of.shared:
+            return dict.fromkeys(range(len(self.slots)), for_all(table, len(self.slot_of)))
+        parts = to_slots(table, self.slot_of, len(self.slots))
         return {number: as_bytes(part) for number, part in parts.items()}
 
     def close(self) -> None:
@@ -178,23 +185,40 @@ class _Routing:
             slot.close()
 
 
-def to_slots(
-    table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool
-) -> dict[int, pa.Table]:
+def by_host(addresses: Sequence[str]) -> dict[str, list[str]]:
+    """Return the first slot of each host, and with it the other slots of that host.
+
+    A slot that is reached by a socket of this host stands alone.
+    """
+    first: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        leader = first.setdefault(host_of(address) or address, address)
+        found.setdefault(leader, []).extend([address] * (address != leader))
+    return found
+
+
+def for_all(table: pa.Table, key_groups: int) -> bytes:
+    """Return rows for all slots, as an Arrow stream: each row has a key group by lot, which stores it."""
+    groups = np.random.default_rng().integers(0, key_groups, table.num_rows, np.int32)
+    return as_bytes(table.set_column(table.column_names.index(GROUP), GROUP, pa.array(groups)))
+
+
+def stored_at(table: pa.Table, groups: Iterable[int]) -> pa.Table:
+    """Return the rows of `for_all` for a slot: only those of its own `groups` count as records."""
+    here = np.isin(table.column(GROUP).to_numpy(), list(groups))
+    counts = np.where(here, table.column(RECORDS).to_numpy(), 0)
+    return table.set_column(table.column_names.index(RECORDS), RECORDS, pa.array(counts))
+
+
+def to_slots(table: pa.Table, slot_of: np.ndarray, slots: int) -> dict[int, pa.Table]:
     """Return each slot's rows by the slot's number, sorted by key group if divided among several slots.
 
     Parameters
     ----------
     table : pyarrow.Table    Routed rows.
     slot_of : int[G]
-    shared : bool
-        Every slot gets a copy of every record; only the stored copy counts as a record.
     """
-    if shared:
-        # any group may store a record
-        groups = np.random.default_rng().integers(0, len(slot_of), table.num_rows, np.int32)
-        table = table.set_column(table.column_names.index(GROUP), GROUP, pa.array(groups))
-        return {n: _stored_at(table, slot_of[groups] == n) for n in range(slots)}
     if slots == 1:
         return {0: table}
     groups = table.column(GROUP).to_numpy()
@@ -202,11 +226,6 @@ def to_slots(
     to = slot_of[groups[order]]
     mine = {number: order[to == number] for number in range(slots)}
     return {n: table.take(pa.array(places)) for n, places in mine.items() if len(places)}
-
-
-def _stored_at(table: pa.Table, here: np.ndarray) -> pa.Table:
-    counts = np.where(here, table.column(RECORDS).to_numpy(), 0)
-    return table.set_column(table.column_names.index(RECORDS), RECORDS, pa.array(counts))
 
 
 def as_bytes(table: pa.Table) -> bytes:

@@ -6,14 +6,16 @@ A fork server starts the process beside Spark. The process ends with its driver.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import AuthenticationError
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from headgate.operators.warm import warm
 from headgate.spark.jvm.pickled import take_broadcasts
 from headgate.spark.realtime import words
 from headgate.spark.realtime.channels import BrokenChannel, Channel, Door
+from headgate.spark.realtime.router import stored_at
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import read_table
 from headgate.spark.worker.slot import Began, SlotTask, freeze_once, no_records
@@ -31,7 +34,12 @@ from headgate.spark.worker.worker import operator_named
 _AHEAD = 64
 """Messages that wait in the process; with more, routers wait. Chosen, not tuned."""
 
-_DRIVER = -1
+_DRIVER = (-1, -1)
+
+
+_Sender = tuple[int, int]
+"""Number of a router, and that of the channel by which its messages come. Another slot may come to relay
+a router's messages with a new epoch, while the last of the old one are still on their way."""
 
 
 @dataclass
@@ -54,14 +62,15 @@ class SlotProcess:
     ) -> None:
         self._meeting, self._operator, self._number = meeting, operator, number
         self._store = store
-        self._said: queue.Queue[tuple[int, Any]] = queue.Queue(_AHEAD)
-        self._open: dict[int, list[pa.Table]] = {}
+        self._said: queue.Queue[tuple[_Sender, Any]] = queue.Queue(_AHEAD)
+        self._open: dict[_Sender, list[pa.Table]] = {}
         self._closed: dict[int, _Closed] = {}
         self._facts: SlotFacts | None = None
         self._told: list[pa.Table] = []
         """Records from the driver for the next step."""
         self._task: SlotTask
         self._routers = 0
+        self._channels = itertools.count()
 
     def run(self) -> None:
         """Serve until the driver ends the slot, or ends itself."""
@@ -95,21 +104,47 @@ class SlotProcess:
                 _in_background(partial(self._hear, door.accept()))
 
     def _hear(self, router: Channel) -> None:
+        onward: dict[str, Channel] = {}
         try:
             number = router.recv()
         except (OSError, EOFError):
             return
-        self._listen(number, router)
+        self._listen((number, next(self._channels)), router, onward)
+        for slot in onward.values():
+            slot.close()
 
-    def _listen(self, who: int, peer: Channel) -> None:
+    def _listen(
+        self, who: _Sender, peer: Channel, onward: dict[str, Channel] | None = None
+    ) -> None:
+        """Queue what `peer` says until it ends; `onward`: channels to slots that get it from this one."""
         try:
             while True:
-                self._said.put((who, peer.recv()))
+                message = peer.recv()
+                if message[0] == words.RELAY and onward is not None:
+                    message = self._relayed(who[0], onward, *message[1:])
+                self._said.put((who, message))
         except BrokenChannel as error:
             self._said.put((who, (words.FAILED, EngineError(str(error), transient=True))))
         except (OSError, EOFError):
             if who == _DRIVER:
                 self._said.put((who, (words.END,)))
+
+    def _relayed(
+        self, router: int, onward: dict[str, Channel], addresses: Sequence[str], message: Any
+    ) -> Any:
+        """Send a router's message on to other slots of this host, as that router; return it."""
+        for address in onward.keys() - set(addresses):
+            onward.pop(address).close()
+        try:
+            for address in addresses:
+                if address not in onward:
+                    onward[address] = self._meeting.connect(address)
+                    onward[address].send(router)
+                onward[address].send(message)
+        except (OSError, EOFError, AuthenticationError):
+            msg = f"the slot at {address} is lost: another one of its host cannot reach it."
+            return (words.FAILED, EngineError(msg, transient=True))
+        return message
 
     def _serve(self, driver: Channel) -> None:
         while True:
@@ -123,9 +158,10 @@ class SlotProcess:
             elif word == words.EPOCH:
                 epoch, newest_us, last = said
                 closed = self._closed.setdefault(epoch, _Closed())
-                closed.tables[who] = self._open.pop(who, [])
+                tables = self._open.pop(who, [])
                 if last is not None:
-                    closed.tables[who].append(read_table(last))
+                    tables.append(read_table(last))
+                closed.tables[who[0]] = tables
                 closed.newest_us |= {
                     one: max(us, closed.newest_us.get(one, us)) for one, us in newest_us.items()
                 }
@@ -156,6 +192,8 @@ class SlotProcess:
             if tables
             else no_records(operator_named(self._task.operator, self._task.spec))
         )
+        if self._task.spec.shared:
+            records = stored_at(records, facts.groups_of(self._number))
         try:
             report, _ = self._task.answer(
                 facts, self._number, records, (), facts.watermark_us, began

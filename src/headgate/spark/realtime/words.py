@@ -48,6 +48,9 @@ END = "end"
 RECORDS, EPOCH = "records", "epoch"
 """From a router to a slot, `RECORDS` also from the driver: (bytes of an Arrow stream); (epoch, newest
 event time in microseconds by watermark, bytes of the epoch's last records or None)."""
+RELAY = "relay"
+"""From a router to one slot of a host: (addresses of that host's other slots, a message for all of them).
+Only where each slot gets every row: so a row crosses to a host once, and not once per slot."""
 
 ALIVE = "alive"
 """To and from an agent, once a second: ()."""
