@@ -87,10 +87,10 @@ def test_a_damaged_or_foreign_blob_is_refused():
         with pytest.raises(CheckpointError, match="damaged"):
             open_blob(bad)
     outside = (
-        replace(refs[2], row_count=3),
-        replace(refs[2], row_start=-1),
-        replace(refs[2], string_count=9),
-        replace(refs[2], string_start=-2),
+        refs[2]._replace(row_count=3),
+        refs[2]._replace(row_start=-1),
+        refs[2]._replace(string_count=9),
+        refs[2]._replace(string_start=-2),
     )
     for ref in outside:
         with pytest.raises(CheckpointError, match="not in it"):

@@ -185,13 +185,11 @@ def test_drawn_sections_are_packed_as_narrow_as_they_fit(recorded: Recorded) -> 
             assert all(np.array_equal(vars(back)[key], part) for key, part in vars(section).items())
         kinds = ["-" if word is None else str(word.dtype) for word in opened.words]
         ref = refs[next(reversed(sections))]
-        moved = {name: vars(ref)[name] + 1 for name in ("row_count", "string_count", "row_start")}
+        moved = {
+            name: getattr(ref, name) + 1 for name in ("row_count", "string_count", "row_start")
+        }
         bad = [
-            told(
-                lambda k=k, v=v, ref=ref, o=opened: changelog.decode(
-                    o, type(ref)(**{**vars(ref), k: v})
-                )
-            )
+            told(lambda k=k, v=v, ref=ref, o=opened: changelog.decode(o, ref._replace(**{k: v})))
             for k, v in [*moved.items(), ("row_start", -1), ("string_start", -1)]
         ]
         said = [text.partition("): ")[0] if "damaged" in text else "read" for text in bad]

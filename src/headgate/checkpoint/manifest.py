@@ -6,9 +6,8 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from headgate.checkpoint.changelog import SectionRef
 from headgate.checkpoint.files import checked_file_name
@@ -38,12 +37,10 @@ DELIVERED = "delivered"
 all earlier steps."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
-_REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
-_ref_values = attrgetter(*_REF_FIELDS)
+_REF_FIELDS = SectionRef._fields
 
 
-@dataclass(frozen=True)
-class SectionEntry:
+class SectionEntry(NamedTuple):
     """Holds a group's section of this step."""
 
     blob: int
@@ -233,7 +230,7 @@ def _columns(entries: Mapping[int, SectionEntry]) -> dict[str, list[Any]]:
         "blob": [entry.blob for entry in entries.values()],
         "previous_step": [entry.previous_step for entry in entries.values()],
     }
-    refs = [_ref_values(entry.ref) for entry in entries.values()]
+    refs = [entry.ref for entry in entries.values()]
     values = zip(*refs, strict=True) if refs else [()] * len(_REF_FIELDS)
     return columns | {name: list(of) for name, of in zip(_REF_FIELDS, values, strict=True)}
 

@@ -76,7 +76,7 @@ def test_a_slots_changes_are_in_its_blob_and_its_groups_have_the_new_token() -> 
     away = report(
         1,
         groups={2: (0, int(NEVER_US), 3), 3: (0, 90, 1)},
-        sections={2: replace(REF, full=False), 3: REF},
+        sections={2: REF._replace(full=False), 3: REF},
         changelog=Payload(None, "t1.bin", 9, 12),
     )
     manifest = made(here, away)
@@ -87,7 +87,7 @@ def test_a_slots_changes_are_in_its_blob_and_its_groups_have_the_new_token() -> 
     assert manifest.payloads == {"changelog-t0": b"here"}
     assert manifest.sections["op"] == {
         1: SectionEntry(0, REF, -1),
-        2: SectionEntry(1, replace(REF, full=False), -1),
+        2: SectionEntry(1, REF._replace(full=False), -1),
         3: SectionEntry(1, REF, -1),
     }
     assert manifest.heads["op"].tokens[1:] == ("t0", "t1", "t1")
