@@ -90,7 +90,7 @@ def find_flink() -> tuple[str | None, str]:
             command,
             capture_output=True,
             text=True,
-            env=_env(),
+            env=clean_env(),
             timeout=_FIND_TIMEOUT_S,
             check=True,
         )
@@ -124,7 +124,7 @@ def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any
     from headgate_lab.bench.common import child  # noqa: PLC0415 -- the script side runs without headgate
 
     asked = json.dumps(asdict(job) | {"backend": BACKENDS[name]})
-    return child([python, str(Path(__file__).resolve()), asked], _env(), timeout_s)
+    return child([python, str(Path(__file__).resolve()), asked], clean_env(), timeout_s)
 
 
 def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
     }
 
 
-def _env() -> dict[str, str]:
+def clean_env() -> dict[str, str]:
     """Return this environment without PYTHONPATH, which would give Flink headgate's packages."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 

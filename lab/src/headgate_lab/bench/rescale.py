@@ -30,7 +30,7 @@ from headgate.core.size import parse_bytes
 from headgate.migration.registry import strategy
 from headgate.spark.cluster.session import session
 from headgate_demo.spark import sources
-from headgate_lab.bench import repartition, wide
+from headgate_lab.bench import flink_rescale, repartition, wide
 from headgate_lab.bench.common import (
     child,
     machine,
@@ -130,6 +130,10 @@ class RescaleParameters:
     spark: bool = True
     """Whether Spark's own stop, repartition and restart is also measured; with sums only."""
 
+    flink: bool = True
+    """Whether Flink's own stop with a savepoint and restart is also measured, where Flink is installed;
+    not with `only`."""
+
     repeats: int = 1
     """Changes of every strategy; the result has the median of each figure, and all of some; >= 1."""
 
@@ -181,8 +185,8 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``across_hosts`` and ``in_host``: by strategy, the fields of `rescale_cost.Change`, and
-        ``state_bytes`` as measured; ``spark``: the result of `repartition.measure`; ``judged``;
-        ``parameters``; ``machine``.
+        ``state_bytes`` as measured; ``spark``: the result of `repartition.measure`; ``flink``: that
+        of `flink_rescale.measure`; ``judged``; ``parameters``; ``machine``.
     """
     chosen = parameters(RescaleParameters, given)
     with located(chosen.location) as location:
@@ -192,6 +196,9 @@ def run(**given: Any) -> dict[str, Any]:
         found["spark"] = repartition.measure(
             parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
         )
+    if chosen.flink and not chosen.only:
+        size, slots = parse_bytes(chosen.state), (chosen.slots_from, chosen.slots_to)
+        found["flink"] = flink_rescale.measure(size, *slots, chosen.repeats, chosen.rate)
     found["judged"] = judged(found)
     return found | {"parameters": asdict(chosen), "machine": machine()}
 
