@@ -106,7 +106,7 @@ def fake_runs(monkeypatch):
         def run(python, request):
             if (total_ms := next(rest)) is None:
                 raise EngineError("no such luck")
-            return {"total_ms": total_ms, "keys": request["keys"], "rows": request["rows"]}
+            return {"total_ms": total_ms, "keys_compared": request["keys"], "rows": request["rows"]}
 
         monkeypatch.setattr(flink_rescale, "_run", run)
 
@@ -116,7 +116,7 @@ def fake_runs(monkeypatch):
 def test_the_result_has_the_median_and_every_run(fake_runs) -> None:
     fake_runs(900.0, 100.0, 200.0)
     found = flink_rescale.measure(28_000, 8, 12, 3, rate=5_000)
-    assert (found["total_ms"], found["keys"], found["rows"]) == (200.0, 100, 500)
+    assert (found["total_ms"], found["keys_compared"], found["rows"]) == (200.0, 100, 500)
     assert [run["total_ms"] for run in found["runs"]] == [900.0, 100.0, 200.0]
 
 

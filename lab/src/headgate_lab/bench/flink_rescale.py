@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import re
+import statistics
 import sys
 import tempfile
 import threading
@@ -44,8 +45,11 @@ SAMPLE = 1_000
 _LOAD_ROWS = 50_000
 _WARM_KEYS = 5_000
 _SETTLE_S, _AFTER_S, _QUIET_S = 10.0, 3.0, 3.0
-"""Seconds of steady load before the request; of more load after the first row; and without a new row,
-after which all records are served. Chosen."""
+"""Seconds of steady load before latencies are looked at; of more load after the first row; and without
+a new row, after which all records are served. Chosen."""
+
+_SETTLED_S, _SETTLED_TIMES = 1.0, 5
+"""The request comes when this many latencies in turn were below these seconds. Chosen."""
 
 _POLL_S = 0.005
 _WAIT_S, _LIMIT_S = 400.0, 1_500.0
@@ -74,10 +78,10 @@ def measure(
     dict
         Medians of all runs. total_ms: from the request to the first row after it; its parts
         savepoint_ms and restart_ms; submit_ms: part of restart_ms until the cluster has the new job;
-        savepoint_bytes; behind_records: records not served at the request. Further ``runs``, with the
-        figures of each; version; format of the savepoint; state_bytes, entries, entry_bytes;
-        keys_compared, all of which had the exact count and sum afterwards. Instead ``skipped`` with the
-        reason where Flink is not installed, ``failed`` if it fails.
+        savepoint_bytes; latency_ms of records before the request. Further ``runs``, with the figures of
+        each; version; format of the savepoint; state_bytes, entries, entry_bytes; keys_compared: keys
+        of the run with the fewest, all of which had the exact count and sum afterwards. Instead
+        ``skipped`` with the reason where Flink is not installed, ``failed`` if it fails.
 
     Raises
     ------
@@ -101,7 +105,8 @@ def measure(
         except EngineError as error:
             progress(f"flink: FAILED, {error}")
             return {"failed": str(error)}
-    return medians(runs) | {
+    return {name: round(value, 1) for name, value in medians(runs).items()} | {
+        "keys_compared": min(run["keys_compared"] for run in runs),
         "runs": runs,
         "version": version,
         "format": "native",
@@ -122,11 +127,10 @@ def _run(python: str, request: dict[str, Any]) -> dict[str, float]:
         asked = json.dumps(request | {"directory": work})
         said = child([python, str(Path(__file__).resolve()), asked], flink.clean_env(), _LIMIT_S)
         printed = (Path(work) / "printed").read_text()
-    keys, rows = request["keys"], request["rows"]
-    compared = check(last_rows(printed), keys, rows, said.pop("files"))
-    served = sum(c - 1 for c, _ in last_rows(printed[: said.pop("printed_chars")]).values())
-    behind = said.pop("files_before") * rows - served
-    return {**said, "behind_records": behind, "keys_compared": compared}
+    files = said.pop("files")
+    return said | {
+        "keys_compared": check(last_rows(printed), request["keys"], request["rows"], files)
+    }
 
 
 def last_rows(printed: str) -> dict[int, tuple[int, int]]:
@@ -211,6 +215,10 @@ class _Feed:
         for at in range(0, self._keys, _LOAD_ROWS):
             self._write(f"load-{at:09d}", order[at : at + _LOAD_ROWS])
 
+    def next_key(self) -> int:
+        """Return the first key of the next file of `steady`."""
+        return int(touched(self.count, self._rows, self._keys)[0])
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         """Write a file every `FILE_S` seconds, in a thread, while the context is active."""
@@ -243,16 +251,14 @@ class _Printed:
     """Reads the lines of the print sink, which writes to the file that is the JVM's stdout."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._part = path, ""
-        self.chars = 0
-        """Number of characters read."""
+        self._path, self._part, self._chars = path, "", 0
 
     def lines(self) -> list[str]:
         """Return the complete rows since the last call."""
         with self._path.open() as file:
-            file.seek(self.chars)
+            file.seek(self._chars)
             text = file.read()
-        self.chars += len(text)
+        self._chars += len(text)
         *lines, self._part = (self._part + text).split("\n")
         return [line for line in lines if "> " in line]
 
@@ -353,8 +359,7 @@ def _change(
         loaded += len(_next_lines(client, printed))
     with feed.steady():
         time.sleep(settle_s)
-        printed.lines()
-        files_before, chars_before = feed.count, printed.chars
+        latency_s = _settled_latency_s(client, printed, feed)
         asked = time.perf_counter()
         savepoint = cluster.stop(client)
         stopped = time.perf_counter()
@@ -377,10 +382,27 @@ def _change(
         "restart_ms": round((served - stopped) * 1e3, 1),
         "submit_ms": round((submitted - stopped) * 1e3, 1),
         "savepoint_bytes": sum(f.stat().st_size for f in saved.rglob("*") if f.is_file()),
+        "latency_ms": round(latency_s * 1e3, 1),
         "files": feed.count,
-        "files_before": files_before,
-        "printed_chars": chars_before,
     }
+
+
+def _settled_latency_s(client: Any, printed: _Printed, feed: _Feed) -> float:
+    """Wait until the job keeps up, and return the median of its latest latencies, in seconds.
+
+    A latency goes from the request for a file, which comes within `FILE_S`, to its first record's row.
+    """
+    latencies: list[float] = []
+    deadline = time.monotonic() + _WAIT_S
+    while len(latencies) < _SETTLED_TIMES or max(latencies) >= _SETTLED_S:
+        if time.monotonic() > deadline:
+            msg = f"Flink's job does not keep up: its last latency is {latencies[-1]:.1f} s"
+            raise RuntimeError(msg)
+        started, row = time.monotonic(), f"U[{feed.next_key()}, "
+        while not any(row in line for line in _next_lines(client, printed)):
+            pass
+        latencies = [*latencies, time.monotonic() - started][-_SETTLED_TIMES:]
+    return statistics.median(latencies)
 
 
 def _next_lines(client: Any, printed: _Printed) -> list[str]:
