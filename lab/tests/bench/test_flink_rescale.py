@@ -133,6 +133,7 @@ def test_rescale_has_flink_beside_it_in_batches_and_in_real_time(monkeypatch, re
     assert found["flink"] == {"given": (1_000_000, 8, 12, 2, 50)}
     assert "flink" not in rescale.run(flink=False, spark=False, real_time=real_time)
     assert "flink" not in rescale.run(only="none", spark=False, real_time=real_time)
+    assert "flink" not in rescale.run(query="q7", spark=False, real_time=real_time)
 
 
 def test_flinks_interpreter_needs_nothing_of_headgate() -> None:

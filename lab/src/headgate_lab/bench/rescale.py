@@ -132,7 +132,7 @@ class RescaleParameters:
 
     flink: bool = True
     """Whether Flink's own stop with a savepoint and restart is also measured, where Flink is installed;
-    not with `only`."""
+    with sums only, and not with `only`."""
 
     repeats: int = 1
     """Changes of every strategy; the result has the median of each figure, and all of some; >= 1."""
@@ -196,7 +196,7 @@ def run(**given: Any) -> dict[str, Any]:
         found["spark"] = repartition.measure(
             parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
         )
-    if chosen.flink and not chosen.only:
+    if chosen.flink and not chosen.only and chosen.query == "sums":
         size, slots = parse_bytes(chosen.state), (chosen.slots_from, chosen.slots_to)
         found["flink"] = flink_rescale.measure(size, *slots, chosen.repeats, chosen.rate)
     found["judged"] = judged(found)
