@@ -61,7 +61,7 @@ OutputMode = Annotated[
 ]
 MemoryMax = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="What state may take of a host's memory, such as '500 MB'."),
+    typer.Option(metavar="SIZE", help="Most memory for state on a host, such as '500 MB'."),
 ]
 Conf = Annotated[
     list[str] | None,
@@ -80,18 +80,18 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[
         str | None,
-        typer.Option(help="Records per second, or such as 'sine(...)' (generated workloads)."),
+        typer.Option(help="Rate of generated records: a number per second, or 'sine(...)'."),
     ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
-        str, typer.Option(help="How long from the first committed batch on, with its unit.")
+        str, typer.Option(help="Length of the run from the first committed batch, such as 60s.")
     ] = "60s",
     slots: Annotated[int, typer.Option(help="Slots at the start.")] = 2,
     scale_at: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TIME=SLOTS",
-            help="Change of slots, such as 20s=4, after the first committed batch; repeatable.",
+            help="Slots at a time after the first committed batch, such as 20s=4; repeatable.",
         ),
     ] = None,
     key_groups: Annotated[int, typer.Option(help="Key groups per operator.")] = 128,
@@ -100,14 +100,14 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     ] = None,
     slo: Annotated[
         list[str] | None,
-        typer.Option(help="What must hold, such as 'mean < 1 s over 1 s'; repeatable."),
+        typer.Option(help="Objective to meet, such as 'mean < 1 s over 1 s'; repeatable."),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Who decides about slots, such as 'streamswitch(0.2, cooldown_s=30)'."),
+        typer.Option(help="Policy for slots, such as 'streamswitch(0.2, cooldown_s=30)'."),
     ] = None,
     advise: Annotated[
-        bool, typer.Option("--advise", help="Let the policy decide, and change nothing.")
+        bool, typer.Option("--advise", help="Record the policy's decisions, and change no slots.")
     ] = False,
     slots_max: Annotated[int | None, typer.Option(help="Most slots a policy may use.")] = None,
     slot_rate: Annotated[
@@ -115,11 +115,11 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     ] = None,
     migration: Annotated[
         str | None,
-        typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
+        typer.Option(help="Migration strategy, such as 'subscale(per_host=4)' or 'fluid'."),
     ] = None,
     floor: Annotated[
         str | None,
-        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+        typer.Option(help="Experiment: latency floor in place of the measured one, such as '0 s'."),
     ] = None,
     memory_max: MemoryMax = None,
     real_time: Annotated[
@@ -141,14 +141,16 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output; default: beside it.", parser=directory, metavar="PATH"),
+        typer.Option(
+            help="Output; default: beside the checkpoint.", parser=directory, metavar="PATH"
+        ),
     ] = None,
     sink_format: Annotated[
         str | None, typer.Option("--format", help="Format of the output.")
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Put the output into a table, not a directory."),
+        typer.Option(metavar="NAME", help="Table for the output, instead of a directory."),
     ] = None,
     option: Options = None,
     output_mode: OutputMode = None,
@@ -216,17 +218,17 @@ def explain(  # noqa: PLR0913, PLR0917 - a command line has many options
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="Where its checkpoint would lie; for what a store costs.",
+            help="Location of the query's checkpoint; explain adds the costs of a store.",
             parser=checkpoint_place,
             metavar="PATH",
         ),
     ] = None,
     real_time: Annotated[
-        bool, typer.Option("--real-time", help="Say whether it could run in real time, too.")
+        bool, typer.Option("--real-time", help="Also say whether the query can run in real time.")
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Say what of a query would run elastically, and what would not (then the exit code is 2)."""
+    """Say which parts of a query can run elastically; exit with 2 if headgate cannot run the query."""
 
     def work() -> dict[str, Any]:
         settings = parse_conf(conf or (), packages or ())
@@ -267,7 +269,7 @@ def status(
     def show(result: dict[str, Any]) -> list[str]:
         run_read, console = Run.read(result["journal"]), Console()
         width = console.width
-        if not sys.stdout.isatty():  # laid out as the picture is, and no line is cut
+        if not sys.stdout.isatty():  # as wide as the picture, and no line is cut
             width, console = WIDTH, Console(width=10 * WIDTH)
         console.print(frame(run_read, now_ms=wall_clock_ms(), width=width))
         return [

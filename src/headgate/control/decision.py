@@ -10,7 +10,7 @@ from headgate.core.assignment import Assignment
 
 
 class ChangeKind(StrEnum):
-    """Names the kind of a change: StreamSwitch's unit treatments (the first three), and two of ours."""
+    """Names the kind of a change: StreamSwitch's three, and `SPLIT` and `RESCALE` of ours."""
 
     SCALE_OUT = "scale-out"
     SCALE_IN = "scale-in"
@@ -31,8 +31,8 @@ class Change:
     None for a new slot. A scale-in of a slot in the middle gives its number to the last slot."""
     source: int | None = None
     destination: int | None = None
-    """`source`, `destination`: slots of a unit strategy, by their old numbers (a new destination
-    has the next number)."""
+    """`source`, `destination`: slots of a unit strategy, by their numbers in the old assignment. A
+    destination that is a new slot has the number after the largest."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ _SEASON_MAX = 100_000
 
 
 def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
-    """Return PSPS; ``blend=1`` blends forecasts, and `season` > 0 (intervals) also adds a season."""
+    """Return PSPS; it forecasts if `blend` is 1, or if a season has `season` > 0 intervals."""
     check_range("psps", "blend", blend, 0, 1)
     check_range("psps", "season", season, 0, _SEASON_MAX)
     forecasts = blend or season
@@ -57,6 +57,7 @@ def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
 
 
 def _unified_pools(bound_s: float = 1.0) -> ReplicaPolicy:
+    """Return the policy with the only parameter that a text may set."""
     return UnifiedPools(bound_s)
 
 
@@ -80,15 +81,15 @@ def policy(text: str) -> Policy:
     `text`: a name, or a name and parameters as in a call of Python: ``static(8)``,
     ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
     ``hysteresis`` (successive cycles in which the policy must want a change), ``cooldown_s`` (seconds
-    for which the slots of a change stay as they are) and ``per_minute`` (most changes in a minute):
+    after a change in which its slots do not change again) and ``per_minute`` (most changes in a minute):
     ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``. Raises `ConfigError`: no policy or parameter
     has that name, a value is no number or out of range, `text` is not written like a call, or the
     policy of another distribution cannot be made.
     """
     if is_replica_policy(text):
         msg = (
-            f"policy {_name(text)} steers pools of replicas of a stateless query's stages, not slots; "
-            f"give it to such a query with .policy, and here one of {', '.join(_POLICIES)}."
+            f"policy {_name(text)} sets the replicas of a stateless query, not slots; use one of "
+            f"{', '.join(_POLICIES)}, or {_name(text)} for a stateless query."
         )
         raise ConfigError(msg)
     others = {} if _name(text) in _POLICIES else installed(POLICIES)
@@ -142,8 +143,9 @@ def _made(
     make: Callable[..., Made],
     around: Mapping[str, Callable[..., Made]] = MappingProxyType({}),
 ) -> Made:
-    """Return the policy that `call` names, inside the decorators that the parameters of `around` name."""
+    """Return the policy that `make` makes, inside each decorator of `around` whose parameter is given."""
     own = _types(make)
+    # the first parameter of a decorator is the policy, the second the limit
     types = {**own, **{key: list(_types(limit).values())[1] for key, limit in around.items()}}
     texts = call.values(list(own), list(around))
     numbers = {key: _number(call.name, key, value, types[key]) for key, value in texts.items()}

@@ -1,4 +1,4 @@
-"""Checks that a server listens at an address, since libraries of stores and brokers retry for long."""
+"""Checks that a server listens at an address; clients of stores and brokers notice only after long."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 REFUSED_S = 1.0
-"""Seconds of trying an address that refuses connections, or that the name service cannot resolve for now.
-Larger: a server may start later than its user, and a wrong address fails later. Chosen."""
+"""Seconds for which an address is tried that refuses connections, or whose name cannot be resolved for
+now. A larger value lets a server start later, and reports a wrong address later. Chosen, not tuned."""
 
 _CONNECT_S = 3.0
 _POLL_S = 0.1
@@ -17,8 +17,8 @@ _POLL_S = 0.1
 def not_listening(addresses: Sequence[tuple[str, int]], patience_s: float) -> Exception | None:
     """Return the error if no address accepts a connection; None as soon as an address accepts one.
 
-    `addresses`: hosts and ports. `patience_s`: time of trying, in seconds, but at most `REFUSED_S`
-    where all addresses refuse, and only one attempt where all hosts are unknown.
+    `addresses`: hosts and ports. `patience_s`: seconds for which to try. If all addresses refuse, the
+    limit is `REFUSED_S`; if all hosts are unknown, each address is tried once.
     """
     began_s = time.monotonic()
     while True:

@@ -19,7 +19,8 @@ Value = str | int | float | bool
 class SpanWriter:
     """Writes spans for the events of journals: one for each batch, decision, change, retry and failure.
 
-    A batch's phases are events of its span. Every other span links to the span of the batch before.
+    The phases of a batch are events of its span. Every other span takes no time, and links to the span
+    of the journal's last batch before.
 
     `provider`: where spans go; None for the program's own provider.
     """
@@ -74,21 +75,21 @@ class SpanWriter:
         self._batches[journal] = span.get_span_context()
 
     def _moment(
-        self, journal: str, what: str, at_ms: int, facts: dict[str, Value], error: str | None = None
+        self, journal: str, kind: str, at_ms: int, facts: dict[str, Value], error: str | None = None
     ) -> None:
         before = self._batches.get(journal)
         links = [] if before is None else [Link(before)]
-        span = self._begin(journal, what, at_ms * _NS_PER_MS, facts, links)
+        span = self._begin(journal, kind, at_ms * _NS_PER_MS, facts, links)
         if error is not None:
             span.set_status(StatusCode.ERROR, error)
         span.end(at_ms * _NS_PER_MS)
 
     def _begin(
-        self, journal: str, what: str, at_ns: int, facts: dict[str, Value], links: list[Link]
+        self, journal: str, kind: str, at_ns: int, facts: dict[str, Value], links: list[Link]
     ) -> Span:
         attributes: dict[str, Value] = {f"headgate.{key}": value for key, value in facts.items()}
         attributes["headgate.query"] = self._names.get(journal, "")
-        name = f"headgate {what}"
+        name = f"headgate {kind}"
         return self._tracer.start_span(
             name, context=trace.set_span_in_context(trace.INVALID_SPAN), attributes=attributes,
             links=links, start_time=at_ns,
@@ -96,9 +97,7 @@ class SpanWriter:
 
 
 def write_spans(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Write spans for all queries that this process starts from now on.
-
-    Returns a function that ends this.
+    """Write spans for all queries that this process starts from now on; return a function to stop.
 
     `provider`: where spans go; default: the program's own provider, as
     ``opentelemetry.trace.set_tracer_provider`` sets it.

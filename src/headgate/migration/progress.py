@@ -11,7 +11,7 @@ from headgate.migration.plan import Subscale
 
 
 class Phase(IntEnum):
-    """Names the phase of a subscale; the sequence is always this one; a strategy may skip phases."""
+    """Names the phases of a subscale in their order; a strategy may skip phases."""
 
     PENDING = 0
     HOLD = 1
@@ -30,7 +30,7 @@ class SubscaleProgress:
     number: int
     """Number of the subscale within its migration."""
     groups: tuple[int, ...]
-    """Ascending. A change of target may take groups out, see `Migration`."""
+    """Ascending. A new target of the migration may take groups out; see `Migration`."""
     source: int
     destination: int
     phase: Phase = Phase.PENDING
@@ -39,7 +39,7 @@ class SubscaleProgress:
     sent: int = 0
     """The boundary after which the migration last gave that instruction."""
     answered: set[int] = field(default_factory=set)
-    """Groups that have answered the instruction of this phase."""
+    """Groups for which the engine has answered the instruction of this phase."""
     failures: int = 0
     """Number of instructions of this subscale that failed."""
     across: bool = False

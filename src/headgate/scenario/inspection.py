@@ -18,7 +18,7 @@ _NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0,
 
 
 def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
-    """Return the content of a checkpoint and the files that a restart would read; changes nothing.
+    """Return the content of a checkpoint and the work of a restart; change nothing.
 
     Parameters
     ----------
@@ -31,13 +31,15 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     Returns
     -------
     dict
-        checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
-        the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
-        backlog_rows and, during a migration, migration (strategy, slots_from, slots_to, going_back,
-        groups_by_phase, subscales: groups, source, destination, phase, and groups that have
-        answered in this phase); restart: the work of a start (does, groups, sections, rows, bytes);
-        files and bytes per directory; problems: one sentence each; sound; checked: whether every
-        file was read.
+        - checkpoint: location; job, query: the identity, which must be the same at a restart.
+        - step, spark_batch, epoch, watermark_us, backlog_rows: from the newest manifest.
+        - operators: per operator slots, groups, groups_with_state, entries, backlog_rows; during a
+          migration also migration: strategy, slots_from, slots_to, going_back (why the migration is
+          undone, or empty), groups_by_phase, and per subscale its number as subscale, groups, source,
+          destination, phase, groups_answered.
+        - restart: does (a phrase), and the groups, sections, rows and bytes to read.
+        - files, bytes: per directory; problems: sentences; sound: whether there are none; checked:
+          whether every file was read.
 
     Raises
     ------
@@ -47,8 +49,8 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     require_place(checkpoint, "hg.inspect: checkpoint")
     store = Checkpoint(checkpoint)
     if not store.files.is_there():
-        here = not store.files.shared and is_directory(store.path)
-        state = "is not a checkpoint of headgate" if here else "does not exist"
+        is_other = not store.files.shared and is_directory(store.path)
+        state = "is not a checkpoint of headgate" if is_other else "does not exist"
         where = shown(store.location)
         msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
@@ -76,7 +78,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
 
 
 def _latest(store: Checkpoint, result: dict[str, Any], problems: list[str]) -> Manifest | None:
-    """Return the newest manifest, or None; add the identity to `result`, and a problem to `problems`."""
+    """Return the newest manifest, or None; add the identity to `result`, or an error to `problems`."""
     try:
         identity = store.identity()
         result |= {"job": identity["job"], "query": identity["query"]}
@@ -142,7 +144,7 @@ def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[str, Any]:
-    """Return the actions of a start, and the sections that it would read to restore all state."""
+    """Return the work of a restart: actions in words, and the number of sections to read."""
     groups = sections = rows = 0
     blobs: dict[tuple[int, int], int] = {}
     for name, heads in latest.heads.items():
@@ -159,7 +161,7 @@ def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[s
                 problems.append(f"{name}, key group {group}: {error}")
     does = f"go on after step {latest.step}"
     try:
-        if _is_not_out(store, latest):
+        if _may_lack_output(store, latest):
             does = f"deliver the output of step {latest.step} again, unless the sink has it, then {does}"
         if store.read_intent(latest.step + 1) is not None:
             does += f"; step {latest.step + 1} was begun and runs again"
@@ -185,8 +187,11 @@ def _chain(
         step = entry.previous_step
 
 
-def _is_not_out(store: Checkpoint, latest: Manifest) -> bool:
-    """Return whether neither Spark's commit nor, in real time, the intent says that output is out."""
+def _may_lack_output(store: Checkpoint, latest: Manifest) -> bool:
+    """Return whether no record shows that the sink has the output of the newest step.
+
+    The record is Spark's commit of the batch or, in real time, the step's intent.
+    """
     if REAL_TIME in latest.engine:
         return not (store.read_intent(latest.step) or {}).get("delivered")
     if store.files.shared:

@@ -43,10 +43,12 @@ _RECORDS_MAX = 1e10
 _SPEED_MIN = 1e-6
 
 _WHOLE_S = 1e-6
-"""A smaller fraction of a second is rounding: a float64 of s since 1970 is off by tenths of a us."""
+"""Smallest fraction of a second, in s, that is no rounding: float64 stores seconds since 1970 with an
+error of some tenths of a microsecond."""
 
 _LEAST_S, _GRID = 1e-3, 1e-2
-"""Shortest interval of counts, in s, and the tolerance of a multiple of it. Chosen, not tuned."""
+"""Shortest interval of counts, in s, and the largest distance from a whole multiple of the interval, as a
+share of the interval, that counts as rounding. Chosen, not tuned."""
 
 _UNITS = {
     "s": (1.0, "seconds"),
@@ -60,13 +62,13 @@ _TIME_MAX = 1e19
 """Largest time as a number: nanoseconds since 1970 reach it in the year 2286."""
 
 _SINCE_1970 = {"ns": 1e17, "us": 1e14, "ms": 1e11}
-"""Least numbers that are read as times of a unit since 1970: a larger unit reaches them only in the year
-5138, and the unit itself reached them in 1973."""
+"""Smallest number that is read as a time since 1970 in each unit. In that unit the number means a time in
+1973; in the next larger unit it would mean the year 5138."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Holds counts per slice of time and key group."""
+    """Holds the number of records per slice of time and key group."""
 
     counts: Counts
     """integer[n, G]: records of key group g in slice i, which is [i slice_s, (i+1) slice_s)."""
@@ -154,8 +156,8 @@ def read_rows(
         Resolution of the log, in log seconds: records are at random times within it. None: as
         `resolution_of` finds it; records may then have the log's exact times.
     time_unit : str or None
-        Unit of times that are numbers: s, ms, us or ns; None: the unit in which such numbers are
-        times since 1970, or else seconds.
+        Unit of times that are numbers: s, ms, us or ns. None: the unit is guessed from the earliest
+        time, see `_SINCE_1970`; small numbers are seconds.
     """
     _check_groups(key_groups)
     numbers = [name for name in (count_column, cost_column) if name is not None]
@@ -169,32 +171,32 @@ def read_rows(
         keys = table.column(key_column).combine_chunks().dictionary_encode()
         groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     counts = None if count_column is None else _numbers(table, path, count_column)
-    if counts is not None and (parts := np.flatnonzero(counts != np.rint(counts))).size:
+    if counts is not None and (broken := np.flatnonzero(counts != np.rint(counts))).size:
         msg = (
-            f'column "{shown(str(count_column), 60)}" of "{shown(path)}" has {counts[parts[0]]:g} in '
-            f"row {parts[0] + 1}; give whole numbers of records."
+            f'column "{shown(str(count_column), 60)}" of "{shown(path)}" has {counts[broken[0]]:g} in '
+            f"row {broken[0] + 1}; give whole numbers of records."
         )
         raise ConfigError(msg)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
     exact = False
     if slice_s is None:
         slice_s, exact = resolution_of(times_s, counted=counts is not None)
-    number = np.floor(times_s / slice_s)
-    first = number.min()
-    number -= first
+    slices = np.floor(times_s / slice_s)
+    first = slices.min()
+    slices -= first
     notes.append(
         "records come when the log says"
         if exact
         else f"records of {slice_s:g} s are spread over it by chance"
     )
-    if number.max() + 1.0 > _CELLS_MAX / key_groups:
+    if slices.max() + 1.0 > _CELLS_MAX / key_groups:
         msg = (
-            f'column "{shown(time_column)}" of "{shown(path)}" spans {number.max() * slice_s:g} s, too '
+            f'column "{shown(time_column)}" of "{shown(path)}" spans {slices.max() * slice_s:g} s, too '
             f"long for {key_groups} key groups; take a part of it, or fewer key groups."
         )
         raise ConfigError(msg)
     since_s = times_s - first * slice_s if exact else None
-    rows = KeyedRows(number.astype(np.int64), groups, counts, costs, slice_s, since_s, tuple(notes))
+    rows = KeyedRows(slices.astype(np.int64), groups, counts, costs, slice_s, since_s, tuple(notes))
     return rows if key_column is not None or counts is None else _dealt(rows, path, key_groups)
 
 
@@ -224,10 +226,11 @@ def _dealt(rows: KeyedRows, path: str, key_groups: int) -> KeyedRows:
 
 
 def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
-    """Return the slice of a log, in s, and whether its records come exactly at the log's times.
+    """Return the slice of a log, in s, and whether the log's times are exact times of records.
 
-    Times in whole seconds have the resolution of a second. Counts are of the time up to the next row if
-    all distances of rows are multiples of the least distance; other times with fractions are exact.
+    Times in whole seconds are not exact; the slice is a second, or in a log with counts the least
+    distance of two rows if that is more. Times with fractions are exact, except in a log with counts in
+    which all distances are multiples of the least distance; that distance is the slice.
     """
     between_s = np.diff(np.unique(times_s))
     least_s = float(between_s.min()) if len(between_s) else 1.0
@@ -258,8 +261,8 @@ def trace_of(rows: KeyedRows, path: str, key_groups: int, speed: float) -> Trace
         raise ConfigError(msg)
     cells = rows.slices * key_groups + rows.groups
     counts = np.bincount(cells, weights=rows.counts, minlength=slices * key_groups)
-    cells_of = _whole(counts.astype(np.float64, copy=False), path)
-    return Trace(cells_of.reshape(slices, key_groups), rows.slice_s / speed)
+    whole = _whole(counts.astype(np.float64, copy=False), path)
+    return Trace(whole.reshape(slices, key_groups), rows.slice_s / speed)
 
 
 def read_totals(
@@ -326,7 +329,11 @@ def _delimiter(path: str) -> str:
 def _types(
     path: str, key: str | None, time: str | None, numbers: Sequence[str]
 ) -> csv.ConvertOptions:
-    """Return the columns to read and their types, so that Arrow guesses no type from the first rows."""
+    """Return the columns to read and their types.
+
+    Arrow guesses types from the first rows. Where it guesses whole numbers, later rows may have
+    fractions, so numbers are read as float64.
+    """
     with _opened(path) as reader:
         schema = reader.schema
     wanted = [name for name in (time, key, *numbers) if name is not None]
@@ -344,7 +351,10 @@ def _types(
 
 
 def _number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type to read a column of numbers or times as, if its first rows look like `kind`."""
+    """Return the type with which to read a column of numbers or times; None: as Arrow guesses.
+
+    `kind`: the type that Arrow guessed from the first rows.
+    """
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pa.float64()
     if pa.types.is_timestamp(kind):

@@ -115,7 +115,7 @@ def test_a_stage_that_reads_the_source_is_given_when_each_row_arrived() -> None:
     (stage,) = read(mapped("f", leaf()), "at").stages
     assert stage.input_plan.child().sql() == f"{NAMES[0]}=(unix_micros(at) / 1000.0)"
     with pytest.raises(
-        UnsupportedQuery, match='first Python stage reads no column "other"; headgate'
+        UnsupportedQuery, match='first Python stage reads no column "other"; set headgate'
     ):
         read(mapped("f", leaf()), "other")
 

@@ -2,8 +2,9 @@
 
 The waiting records of a key group are a queue of pairs: a tick, and the number of the last record that
 arrived in the tick. Only ticks with arrivals have a pair. Row g of `queue_tick` and `queue_upto` is a
-ring of ``length[g]`` pairs that starts at ``head[g]``. The newest tick takes the row of the tick that
-leaves the window.
+ring of ``length[g]`` pairs that starts at ``head[g]``.
+
+Arrays with W rows hold a window of W ticks; the newest tick overwrites the row of the oldest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VALID, MISSING, FALLEN = range(3)
 COUNTER_MAX = 2.0**53
 """Largest valid counter: above it float64 does not count single records."""
 SERVICE_RATE_MAX = 1e12
-"""Records per second that no slot reaches; where they are exceeded, the useful time is wrong."""
+"""Largest valid service rate, in records/s; a larger one means that the useful time is wrong."""
 USEFUL_MAX_S = 1e9
 """Largest valid useful time of one tick, in seconds: thirty years."""
 # Tolerance in records: counts of a fluid model have rounding errors.
@@ -148,12 +149,13 @@ def commit_slots(
     useful_s : float64[N]
         Useful time of each slot; missing if it is not a number from 0 to `USEFUL_MAX_S`.
     worked : float64[N]
-        Records that each slot processed in the tick; a slot has no measurement unless > 0.
+        Records that each slot processed in the tick; a slot with 0 or NaN gets no measurement.
     columns : int64[N]    Column of each slot.
     slot_useful : float64[W, columns]    Receives the useful time; NaN where missing.
     service_rate : float64[columns]    mu, changed in place; NaN before the first measurement.
     carried_s : float64[columns]
-        Useful time since the slot last finished a record, which may take longer than a tick.
+        Useful time since the tick in which the slot last finished a record; one record may take
+        several ticks.
     eta : float    Weight of the new measurement.
     costs : float64[n, 2]    A ring of measurements: records, and useful seconds per record.
     seen : int    Number of measurements so far; the next measurement goes to row ``seen % n``.

@@ -39,11 +39,11 @@ _STEPS_MAX = 1024
 
 _SCALE_IN = "good -> scale-in"
 _CALM = ("good", "moderate", _SCALE_IN)
-"""Rules with which a split may end; the treatment of a severe slot comes first."""
+"""Rules with which a split may end; relief of a severe slot comes first."""
 
 
 _ALERT_RECORDS = 3.0
-"""Least alert threshold, in service times of a record: M/M/1's latency at a load of 2/3. Chosen."""
+"""Least alert threshold, in service times of a record: the latency of M/M/1 at load 2/3. Not tuned."""
 
 
 class Health(IntEnum):
@@ -56,7 +56,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True)
 class _Diagnosis:
-    """Holds the treatment of one operator, and the reason."""
+    """Holds the decision for one operator, and the reason."""
 
     rule: str
     reason: str
@@ -104,13 +104,13 @@ class StreamSwitch:
       takes longer than l, no slot would ever be good, and no slot could be removed;
     - a slot that completed nothing counts as below the alert threshold if no record waits there, and
       as moderate if one waits;
-    - no move helps a key group that is above the bound on every slot, even alone. Such a group stays
-      where it is, and its slot is relieved of the other groups. Its slot may stay severe; that neither
-      makes a balance insufficient nor adds slots;
-    - before that, if its operator can merge, such a group is split over the fewest slots on which its
-      shares are within the bound: a fourth treatment, *split*. A split ends, or gets fewer slots, when
-      these could serve its backlog and a quarter more than its load within the bound for five windows
-      (longer after an end that came too soon), and the policy has nothing else to do;
+    - a key group that would be above the bound even alone on any slot is split, if the operator can
+      merge results: over the fewest slots on which its shares are within the bound. The paper has no
+      such treatment. The split ends, or gets fewer slots, once fewer slots have been enough for five
+      windows, even for a quarter more than its load and backlog, and no slot needs relief. After an end
+      that came too soon, the time is longer (see `Patience`);
+    - where such a group cannot be split, it stays where it is, and its slot is relieved of the other
+      groups. If only slots of such groups stay severe, a balance suffices, and no slot is added;
     - where the worst severe slot cannot be relieved, the policy relieves the next one;
     - where no more slots are allowed, a balance must bring only its source and destination within the
       bound.
@@ -147,14 +147,15 @@ class StreamSwitch:
         if self._alert_s:
             seen = {name: replace(view, alert_s=self._alert_s) for name, view in seen.items()}
         diagnoses = {
-            name: self._patient(name, view, observation.time_s) for name, view in seen.items()
+            name: self._diagnose_or_rejoin(name, view, observation.time_s)
+            for name, view in seen.items()
         }
         acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
         for name, diagnosis in diagnoses.items():
             numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
             reason = diagnosis.reason
             if diagnosis.strategy is not None:
-                changes[name], reason = self._go_on(seen[name], diagnosis)
+                changes[name], reason = self._extended(seen[name], diagnosis)
             elif acts:
                 continue
             rules[diagnosis.rule] = None
@@ -167,8 +168,8 @@ class StreamSwitch:
     def slot_failed(self, operator: str, slot_id: int) -> None:
         """Do nothing: the next observation shows the failure."""
 
-    def _go_on(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
-        """Return one change for a diagnosis and those that would follow it, and the reason."""
+    def _extended(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
+        """Return one change made of the diagnosed strategy and later strategies, and the reason."""
         assert diagnosis.strategy is not None
         strategy, steps = diagnosis.strategy, 1
         change = change_of(view, strategy)
@@ -185,10 +186,10 @@ class StreamSwitch:
         more = "1 more move" if steps == 2 else f"{steps - 1} more moves"  # noqa: PLR2004
         return change, f"{diagnosis.reason}; with {more}, {change.assignment.slots} slots"
 
-    def _patient(self, name: str, view: OperatorView, time_s: float) -> _Diagnosis:
-        """Return the diagnosis of an operator, or the end of a split that has long been unneeded.
+    def _diagnose_or_rejoin(self, name: str, view: OperatorView, time_s: float) -> _Diagnosis:
+        """Return the diagnosis of an operator, or the end of a split that was unneeded for long enough.
 
-        Arrivals and backlog say whether a split is needed; latency does not, as the split changes it.
+        Whether a split is needed follows from arrivals and backlog; the split itself changes latency.
         """
         self._patience.observe(name, view)
         diagnosis = self._diagnose(view)
@@ -234,7 +235,7 @@ class StreamSwitch:
     def _relieve(
         self, view: OperatorView, severe: list[int], numbers: dict[str, float], about: str
     ) -> _Diagnosis:
-        """Relieve the first of the `severe` slots that can be relieved."""
+        """Return the relief of the first of the `severe` slots that can be relieved."""
         full = view.slots >= min(view.slots_max, view.assignment.key_groups)
         fastest = float(view.service_rate.max())
         single = projected_latency_s(share_rate(view), fastest, self._epsilon)
@@ -251,10 +252,10 @@ class StreamSwitch:
                 return _Diagnosis("severe, no slot left", reason, numbers)
             if out is not None:
                 return _relief("severe -> scale-out", view, out, numbers, about)
-        already = np.zeros(len(hopeless), dtype=bool)
-        already[list(view.assignment.split)] = True
+        is_split = np.zeros(len(hopeless), dtype=bool)
+        is_split[list(view.assignment.split)] = True
         for source in severe:
-            if (split := self._split_of(view, source, already, numbers)) is not None:
+            if (split := self._split_of(view, source, is_split, numbers)) is not None:
                 return split
         reason = f"{about} is severe, but cannot split: no key group that could move relieves it"
         group = hottest_at(view, severe[0], hopeless)
@@ -301,7 +302,7 @@ class StreamSwitch:
         return not np.any(beyond & (view.latency_s - view.floor_s > alert_s(view)))
 
     def _save(self, view: OperatorView, rates: F64, numbers: dict[str, float]) -> _Diagnosis:
-        """Scale in, if all slots stay good."""
+        """Return the diagnosis of good slots: a scale-in, if all slots stay good."""
         slots = view.slots
         if slots > max(view.slots_min, 1) and self._one_fewer_may_do(view, rates):
             merge = best_scale_in(view, self._epsilon)
@@ -330,7 +331,7 @@ class StreamSwitch:
 
 
 def latency_seen_s(view: OperatorView) -> F64:
-    """Return l_i: 0 for a slot without records, NaN for a slot with records that completed none."""
+    """Return l_i; of a slot that completed no record, 0 if no record waits there, NaN if one waits."""
     silent = np.isnan(view.latency_s)
     if not silent.any():
         return view.latency_s
@@ -339,7 +340,10 @@ def latency_seen_s(view: OperatorView) -> F64:
 
 
 def alert_s(view: OperatorView) -> F64:
-    """Return l of each slot, in seconds: the view's, or a few service times of a record if more."""
+    """Return l of each slot, in seconds: the view's, or if more, `_ALERT_RECORDS` service times.
+
+    The service times count for at most half the bound.
+    """
     with np.errstate(divide="ignore", over="ignore"):
         records_s = np.where(view.service_rate > 0.0, _ALERT_RECORDS / view.service_rate, 0.0)
     threshold_s: F64 = np.maximum(view.alert_s, np.minimum(records_s, view.bound_s / 2.0))
@@ -393,9 +397,9 @@ def _rejoined(view: OperatorView, whole: UnitStrategy, numbers: dict[str, float]
     numbers = numbers | {"group": float(group), "shares": float(shares)}
     what = "whole again" if shares == 1 else f"split over {shares} slots"
     reason = (
-        f"with a quarter more of what arrives and waits of it, {view.group_rate[group]:.4g} records/s "
-        f"and {view.backlog[group]:.0f} records, key group {group} will do {what} instead of split "
-        f"over {len(before[group])}"
+        f"key group {group} can be {what} instead of split over {len(before[group])}: that would be "
+        f"enough even for a quarter more than its load of {view.group_rate[group]:.4g} records/s and "
+        f"its backlog of {view.backlog[group]:.0f} records"
     )
     return _Diagnosis("good -> split", reason, numbers, whole)
 

@@ -20,7 +20,7 @@ class OnDemand(Base):
     ----------
     DRRS II-B and V-A, Meces: one synchronisation, then fetch on demand, no buffer of records.
     Differs: a group has one owner, so that it does not go back and forth; key groups are not
-    divided further. The simulator has both, for the paper's figures.
+    divided further. The laboratory's simulator does both, for the paper's figures.
     """
 
     name: ClassVar[str] = "on-demand"
@@ -37,7 +37,7 @@ class OnDemand(Base):
         return [Subscale((group,), *moves[group]) for group in sorted(moves)]
 
     def path(self, *, across: bool) -> Sequence[Phase]:
-        """Return the phases from the route on: there is no hold."""
+        """Return the phases from `ROUTE` on: the strategy skips `HOLD` and `PREFETCH`."""
         return (Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
 
     def admit(

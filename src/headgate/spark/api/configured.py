@@ -90,11 +90,11 @@ def job_config(settings: QuerySettings, cores: int) -> JobConfig:
 def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
     """Return the limits of a policy, as fields of `ControlConfig`."""
     least, most, _ = settings.slots
-    at_most = job.slots_max
+    policy_max = job.slots_max
     if most == "auto" and job.slot_rate is None:
-        at_most = max(job.slots, min(cores, job.slots_max))
+        policy_max = max(job.slots, min(cores, job.slots_max))
     floor_s = own.FLOOR.of(settings.options)
-    return {"slots_min": least, "slots_max": at_most, "floor_s": floor_s}
+    return {"slots_min": least, "slots_max": policy_max, "floor_s": floor_s}
 
 
 def parameters(
@@ -115,12 +115,12 @@ def parameters(
 
 
 def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
-    """Return the location of the checkpoint; check the session."""
+    """Check the session, and return the location of the checkpoint."""
     options = {key.lower(): value for key, value in settings.options.items()}  # as Spark reads them
-    asked = options.get("checkpointlocation")
-    calls = settings.function is not None or settings.row_function is not None
-    one_time = calls or (settings.format or "").lower() in formats.ONE_TIME
-    where = place(spark, asked, settings.name, one_time=one_time, options=settings.options)
+    location = options.get("checkpointlocation")
+    has_function = settings.function is not None or settings.row_function is not None
+    one_time = has_function or (settings.format or "").lower() in formats.ONE_TIME
+    where = place(spark, location, settings.name, one_time=one_time, options=settings.options)
     sessions.check(spark, str(where.path))
     return where
 
@@ -128,7 +128,7 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
 def sink(
     spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
 ) -> sinks.Sink:
-    """Return the sink of `plan`'s rows; its columns are nullable as in the user's query."""
+    """Return the sink for the rows of `plan`, with columns as nullable as in the user's query."""
     options = settings.sink_options
     if settings.name:
         options["queryName"] = settings.name  # Spark's writer sets it, too, and some sinks read it
@@ -202,9 +202,10 @@ def pool_config(
 ) -> PoolConfig:
     """Return the settings of pools.
 
-    `slots`: least, most and first number of replicas; "auto" for most: Spark's default parallelism, at
-    least 4; "auto" for first: the least. `box_s`: time a replica may serve per batch. Raises
-    `ConfigError`: not 1 <= least <= first <= most, or an option is no duration.
+    `slots`: least, most and first number of replicas of a pool. If most is "auto", it is Spark's default
+    parallelism, but at least 4; if first is "auto", it is the least. `box_s`: seconds for which a replica
+    may serve in a batch. Raises `ConfigError`: not 1 <= least <= first <= most, or an option has a wrong
+    value.
     """
     least, most, first = slots
     size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)

@@ -1,7 +1,7 @@
 """Carries the reports of slot tasks to the driver.
 
-A report names step, attempt, operator, slot and token. A retried task reports again, and so does the
-second success of a map stage, so the driver chooses one report of each slot before it sums anything.
+A report names step, attempt, operator, slot and token. Spark may run a slot's task several times in one
+attempt, and each execution sends a report. So the driver chooses one report per slot, then adds them up.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Payload:
 
     data: bytes | None
     name: str | None
-    """File name within the checkpoint's directory for this kind."""
+    """File name within the checkpoint's directory for such files; None if `data` has the bytes."""
     length: int
     crc32: int
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Holds the place and the times of one task."""
+    """Holds the host and the times of one execution of a task."""
 
     host: str
     """Spark's name of the host; in a local session the machine's own name."""
@@ -56,7 +56,7 @@ class Report:
     consumed: tuple[str, ...]
     """Tokens of the upstream slots whose rows the task read."""
     groups: dict[int, tuple[int, int, int]]
-    """dict of int to (emitted_us, due_us, rows): key groups whose state has the new token."""
+    """Key group -> (emitted_us, due_us, rows), as in `GroupDone`, of the groups that changed."""
     sections: dict[int, SectionRef]
     """Position of each group's change in `changelog`."""
     changelog: Payload | None
@@ -66,10 +66,11 @@ class Report:
     output_rows: int
     late_rows: int
     segments: dict[int, tuple[int, int]]
-    """dict of int to (start, count): each group's rows within `waiting`. Rows that wait for a share
-    are under `share_key`; merged rows of another slot's group are under the group."""
+    """Key -> (start, count): the rows within `waiting` that wait for a key group. The key is the number
+    of the group, also of rows merged for the group's owner. For records of the slot's share of another
+    slot's group, the key is `Assignment.share_key`."""
     taken: dict[int, int]
-    """Rows served from each group's backlog; of a share under `share_key`."""
+    """Key, as in `segments` -> rows served from the backlog."""
     arrived: int
     served: int
     late_records: int
@@ -97,9 +98,8 @@ class Report:
     merged_rows: int = 0
     """Rows served that another slot had merged; that slot counted their records as served."""
     apart_holds_us: dict[int, int] = field(default_factory=dict)
-    """As `Served.apart_holds_us`."""
     touched_by_group: dict[int, int] = field(default_factory=dict)
-    """As `Served.touched_by_group`."""
+    """`apart_holds_us`, `touched_by_group`: see `Served`."""
     apart_records: dict[int, int] = field(default_factory=dict)
     """Records in the rows that the slot merged for other slots, by key group."""
     stage: int = -1
@@ -112,11 +112,12 @@ class Report:
     """Records of each input of the operator."""
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     results: dict[int, dict[int, int]] = field(default_factory=dict)
-    """See `Served`."""
+    """`newest_ms`, `results`: see `Served`."""
     ran: Ran | None = None
     tiering: Tiering | None = None
-    """Moves of key groups between memory and disk; None if memory is not bounded."""
+    """Moves of key groups between memory and disk; None without a limit on memory."""
     hottest_key: tuple[int, str] | None = None
+    """Records and value of the most frequent key; None if it is not to be shown or there is no key."""
 
     @property
     def work(self) -> int:
@@ -134,14 +135,14 @@ class ReplicaReport:
     lane: int
     """Index of the replica in the batch's list of replicas with a task."""
     token: str
-    """Names this execution."""
+    """Identifies this execution of the task."""
     taken: int
     """Rows that left the replica's backlog, oldest first."""
     arrived: int
     served: int
     waiting_rows: int
-    """`arrived`, `served`, `waiting_rows`: rows that came with the batch; that were served; that
-    came and now wait."""
+    """`arrived`, `served`, `waiting_rows`: rows that came with the batch; rows served; rows that came
+    with the batch and now wait."""
     output: Payload | None
     waiting: Payload | None
     output_rows: int
@@ -160,7 +161,7 @@ class ReplicaReport:
 
 
 class Tagged(Protocol):
-    """Names the step and the attempt of a report, by which the channel sorts."""
+    """Names the step and the attempt of a report, by which `ReportChannel` selects reports."""
 
     @property
     def step(self) -> int:

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.gateway import Jvm, each
 
 _TASKS_MOST = 1_000
+"""Most tasks of a stage that are searched for an error. Chosen, not tuned."""
 
 
 def failure_of_tasks(spark: SparkSession, group: str) -> str:

@@ -97,7 +97,7 @@ class Pipeline:
     stages: list[Stage]
     """In an order in which each stage comes after its parents."""
     plan: Jvm
-    """plan node: the plan above the last stages, over their holes."""
+    """plan node: the plan above the last stages, with `holes` as its leaves."""
     holes: list[Hole]
 
     @property
@@ -113,7 +113,7 @@ class Pipeline:
 
 @dataclass
 class _Part:
-    """Holds a part of the plan; with holes it stands over stages, and `_CARRIED` are its last columns."""
+    """Holds a part of the plan; if it has holes, its last columns are `_CARRIED`."""
 
     plan: Jvm
     holes: list[Hole] = field(default_factory=list)
@@ -131,7 +131,7 @@ class _Part:
 
 
 def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pipeline:
-    """Return the stages of a query.
+    """Return the stages of a query, and the plan above them.
 
     `arrival`: name of a timestamp column that the first stages read. Raises `UnsupportedQuery`: the
     query keeps state, has no Python stage, or a part that pools cannot run.
@@ -145,7 +145,7 @@ def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pip
     if not top.holes:
         msg = (
             f"{policy} has no operator to run: this query has no Python stage. Write one with "
-            "mapInArrow, mapInPandas or a UDF, or leave out the policy: Catalyst runs the query."
+            "mapInArrow, mapInPandas or a UDF, or leave out the policy: Spark runs the query itself."
         )
         raise NoPythonStage(msg)
     return Pipeline(reader.stages, project(df.sparkSession, top.output, top.plan), top.holes)
@@ -172,12 +172,12 @@ class _Reader:
         (self._python,) = tree_patterns(self.spark, ["PYTHON_UDF"])
 
     def above(self, plan: Jvm) -> _Part:
-        """Return the plan above the stages, over holes for their rows."""
+        """Add the stages of a plan to `stages`; return the plan above, with holes for their rows."""
         name = class_name(plan)
         if name in _STATEFUL or (name == "Join" and _streams(plan) > 1):
             msg = (
-                f'{self.policy} cannot run operator "{name}", which keeps state: its replicas take '
-                'any event. Use the policy "streamswitch" for it.'
+                f'{self.policy} cannot run operator "{name}", which keeps state: any replica may get '
+                'any row. Use the policy "streamswitch" for this query.'
             )
             raise UnsupportedQuery(msg)
         if name in _MAPS:
@@ -247,10 +247,10 @@ class _Reader:
         return PandasMap(Evaluation(MAP_IN_PANDAS, (call,), settings_of(self.spark)))
 
     def _calls(self, node: Jvm, below: _Part) -> _Part:
-        """Return a select or a where whose UDFs are stages; a UDF's stage stands above its arguments'."""
+        """Return a select or where without its UDFs, which become stages, inner calls first."""
         select = class_name(node) == "Project"
         wanted = list(each(node.projectList())) if select else [node.condition()]
-        original, first = node.child(), below.output
+        original, own_columns = node.child(), below.output
         while (calls := next_round(self.spark, wanted)) is not None:
             original = calls.evaluated(original)
             output = below.output
@@ -263,11 +263,11 @@ class _Reader:
         if select:
             return _Part(project(self.spark, [*wanted, *below.carried], below.plan), below.holes)
         rows = filtered(self.spark, wanted[0], below.plan)
-        return _Part(project(self.spark, [*first, *below.carried], rows), below.holes)
+        return _Part(project(self.spark, [*own_columns, *below.carried], rows), below.holes)
 
-    def _scalar_stage(self, below: _Part, calls: Round, kept: int) -> Stage:
+    def _scalar_stage(self, below: _Part, calls: Round, width: int) -> Stage:
         fed = self._fed(below)
-        function, arguments = calls.stage_of(kept)
+        function, arguments = calls.stage_of(width)
         inputs = [("c", value) for value in below.output] + [("a", value) for value in arguments]
         fresh = _schema((f"{kind}{n}", value) for n, (kind, value) in enumerate(inputs))
         named = each(analysed(template(self.spark, fresh)).output())
@@ -289,7 +289,7 @@ class _Reader:
         )
 
     def _same(self, node: Jvm) -> Stage | None:
-        """Return the stage with the same result as a node, so that a DataFrame used twice runs once."""
+        """Return a known stage with the same result as `node`: a DataFrame used twice is run once."""
         return next((stage for known, stage in self._known if known.sameResult(node)), None)
 
     def _add(self, node: Jvm, stage: Stage) -> None:
@@ -308,7 +308,7 @@ class _Reader:
         return _Part(hole.leaf, [hole])
 
     def _fed(self, part: _Part) -> _Part:
-        """Return a stage's input with the columns `_CARRIED` at its end; add them to a source's rows."""
+        """Return the part as input of a stage: with `_CARRIED` as its last columns."""
         if part.holes:
             return part
         rows = of_rows(self.spark, part.plan)
@@ -323,8 +323,8 @@ class _Reader:
             if attribute.name() == self._arrival:
                 return column(self.spark, attribute)
         msg = (
-            f'the first Python stage reads no column "{self._arrival}"; headgate.arrival must name one '
-            "it reads."
+            f'the first Python stage reads no column "{self._arrival}"; set headgate.arrival to a '
+            "column that the stage reads."
         )
         raise UnsupportedQuery(msg)
 

@@ -18,19 +18,21 @@ from headgate.core.listening import not_listening
 PREFIX = "kafka."
 SERVERS = "kafka.bootstrap.servers"
 PLAIN_WAY = '.option("headgate.delivery", "at-least-once")'
-"""The option with which Spark's own writer writes."""
+"""The option that replaces the exactly-once sink by Spark's own Kafka writer."""
 
 _RENAMED = {
     "max.request.size": "message.max.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
 }
-"""librdkafka's names for settings of Java's client; it knows all other names, or aliases of them."""
+"""librdkafka's names for settings of Java's client that have another name there. All names that are
+missing here are given to librdkafka unchanged, and `_check` refuses those that librdkafka lacks."""
 
 _OWN = ("transactional.id", "enable.idempotence", "acks")
-"""Settings that make a write exactly once, so that users cannot choose them."""
+"""Settings on which an exactly-once write depends, so that headgate sets them."""
 
 _HARMLESS = {"enable.idempotence": ("true",), "acks": ("all", "-1")}
+"""Values of these settings that users may give, since headgate sets the same."""
 
 _JAAS = re.compile(
     r"\s*\S*security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)\s+required\b(?P<rest>.*)",
@@ -53,7 +55,10 @@ _LOOK_S = 10.0
 
 
 def no_broker(servers: str) -> Exception | None:
-    """Return the error if no broker takes a connection; None for addresses that Kafka itself refuses."""
+    """Return the error if no broker accepts a connection, else None.
+
+    None also if `servers` has a malformed address, which Kafka's client reports itself.
+    """
     matches = [_ADDRESS.fullmatch(server.strip()) for server in servers.split(",")]
     known = [(match["host"], int(match["port"])) for match in matches if match is not None]
     return not_listening(known, _LOOK_S) if len(known) == len(matches) else None
@@ -76,14 +81,14 @@ class KafkaTarget:
 
 
 def confluent() -> Any:
-    """Return the module of the client. Raises `ConfigError`: it is not installed."""
+    """Return the module ``confluent_kafka``. Raises `ConfigError`: it is not installed."""
     try:
         importlib.import_module("confluent_kafka.admin")
         return importlib.import_module("confluent_kafka")
     except ImportError as error:
         msg = (
-            'format "kafka" writes exactly once by confluent-kafka, which is not installed; install '
-            f'"headgate[kafka]", or add {PLAIN_WAY} for Spark\'s own writer.'
+            "confluent-kafka, which writes to Kafka exactly once and reads from it in real time, is not "
+            f'installed; install "headgate[kafka]", or add {PLAIN_WAY} to use Spark\'s own writer.'
         )
         raise ConfigError(msg) from error
 
@@ -91,15 +96,15 @@ def confluent() -> Any:
 def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
     """Return the target in Kafka from a writer's options.
 
-    `options`: as the writer has them; case does not matter, as in Spark. Raises `ConfigError`: the
-    client is not installed, no broker is named, or an option has no counterpart.
+    `options`: options of the writer; the case of names does not matter, as in Spark. Raises
+    `ConfigError`: confluent-kafka is not installed, no broker is named, or librdkafka refuses an option.
     """
     module = confluent()
     by_name = {key.lower(): value for key, value in options.items()}
     servers = by_name.get(SERVERS)
     if not servers:
-        slip = instead_of(SERVERS, options)
-        msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092"){slip}.'
+        hint = instead_of(SERVERS, options)
+        msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092"){hint}.'
         raise ConfigError(msg)
     java = {k.removeprefix(PREFIX): v for k, v in by_name.items() if k.startswith(PREFIX)}
     transaction_ms = _milliseconds(java, "transaction.timeout.ms", TRANSACTION_MS)
@@ -117,8 +122,8 @@ def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
 def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a consumer of librdkafka.
 
-    `options`: options of Spark's Kafka source, with names in lower case. Raises `ConfigError`: the
-    client is not installed, or an option has no counterpart.
+    `options`: options of Spark's Kafka source, with names in lower case. Raises `ConfigError`:
+    confluent-kafka is not installed, or librdkafka refuses an option.
     """
     module = confluent()
     client = _translated(
@@ -130,7 +135,7 @@ def consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
         ).close()
     except (module.KafkaException, ValueError, TypeError) as error:
         msg = (
-            'an option of format "kafka" is nothing that librdkafka takes, which reads in real time '
+            'an option of format "kafka" is refused by librdkafka, which reads in real time '
             f"({error}); leave it out."
         )
         raise ConfigError(msg) from error
@@ -154,8 +159,8 @@ def _translated(java: Mapping[str, str]) -> dict[str, Any]:
         if name in _OWN:
             if value.lower() not in _HARMLESS.get(name, ()):
                 msg = (
-                    f"option {PREFIX}{name}={value} is headgate's to choose where it writes exactly "
-                    f"once; leave it out, or add {PLAIN_WAY}."
+                    f"option {PREFIX}{name}={value} cannot be set for an exactly-once write, since "
+                    f"headgate sets it; leave it out, or add {PLAIN_WAY}."
                 )
                 raise ConfigError(msg)
         elif name == "sasl.jaas.config":
@@ -170,35 +175,35 @@ def _translated(java: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _login(jaas: str) -> dict[str, str]:
-    """Return name and password of a JAAS line for PLAIN or SCRAM."""
+    """Return user name and password from a JAAS configuration for PLAIN or SCRAM."""
     match = _JAAS.match(jaas)
     pairs = dict(_PAIR.findall(match["rest"])) if match else {}
     if {"username", "password"} <= pairs.keys():
         return {"sasl.username": pairs["username"], "sasl.password": pairs["password"]}
     msg = (
-        f"option {PREFIX}sasl.jaas.config names a login that librdkafka has no counterpart for; use "
+        f"option {PREFIX}sasl.jaas.config has a login that librdkafka does not support; use "
         f"{PREFIX}sasl.username and {PREFIX}sasl.password, or add {PLAIN_WAY}."
     )
     raise ConfigError(msg)
 
 
 def _check(module: Any, client: Mapping[str, Any]) -> None:
-    """Refuse settings that librdkafka does not know or take, without a connection to a broker."""
-    refusal = _against(module, client)
+    """Raise `ConfigError` if librdkafka refuses the settings; connects to no broker."""
+    refusal = _refusal(module, client)
     if refusal is None:
         return
-    # names the setting, if one setting alone causes the error
-    alone = [name for name in client if _against(module, {name: client[name]}) == refusal]
-    spark = {new: old for old, new in _RENAMED.items()}
-    what = f"option {PREFIX}{spark.get(alone[0], alone[0])}" if alone else "an option"
+    # name the setting, if one setting alone causes the error
+    causes = [name for name in client if _refusal(module, {name: client[name]}) == refusal]
+    java_names = {new: old for old, new in _RENAMED.items()}
+    what = f"option {PREFIX}{java_names.get(causes[0], causes[0])}" if causes else "an option"
     msg = (
-        f"{what} is nothing that librdkafka takes, which writes exactly once ({refusal}); change it or "
-        f"leave it out, or add {PLAIN_WAY}."
+        f"{what} is refused by librdkafka, which writes exactly once ({refusal}); change it or leave it "
+        f"out, or add {PLAIN_WAY}."
     )
     raise ConfigError(msg)
 
 
-def _against(module: Any, client: Mapping[str, Any]) -> str | None:
+def _refusal(module: Any, client: Mapping[str, Any]) -> str | None:
     """Return librdkafka's error about settings; None if they are valid."""
     try:
         module.Producer({**client, "bootstrap.servers": "", "log_level": 0})
