@@ -19,8 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
-from headgate.cli import app, extensions
-from headgate.cli import commands as cli
+from headgate.cli import answer, app, extensions
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import parse_options, parse_scale_at
 from headgate.core.errors import (
@@ -198,8 +197,8 @@ def test_a_missed_slo_exits_with_4(
 
 
 def test_answers_that_differ_outweigh_a_missed_slo() -> None:
-    assert cli.exit_code({"verified": False, "slo_met": False}) == 3
-    assert cli.exit_code({"verified": None, "slo_met": True}) == 0
+    assert answer.exit_code({"verified": False, "slo_met": False}) == 3
+    assert answer.exit_code({"verified": None, "slo_met": True}) == 0
 
 
 def test_unexpected_errors_exit_with_1_and_name_their_kind(
@@ -438,8 +437,8 @@ def test_an_option_that_is_malformed_or_twice_is_refused(texts: list[str]) -> No
 
 
 def test_engine_errors_are_failures_of_the_run() -> None:
-    assert cli.exit_code(AGREES) == 0
-    assert cli.error_code(EngineError("x")) == 1
+    assert answer.exit_code(AGREES) == 0
+    assert answer.error_code(EngineError("x")) == 1
 
 
 def test_every_command_and_option_is_documented() -> None:

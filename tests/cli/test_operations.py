@@ -183,10 +183,10 @@ def test_why_and_top_read_the_journal(checkpoint: Path) -> None:
 
 
 def test_a_missed_slo_is_a_failure_only_where_it_is_required() -> None:
-    from headgate.cli import commands
+    from headgate.cli.answer import exit_code
 
-    assert commands.exit_code({"slo": {"met": False}}) == 0
-    assert commands.exit_code({"slo": {"met": False}, "slo_met": False}) == 4
+    assert exit_code({"slo": {"met": False}}) == 0
+    assert exit_code({"slo": {"met": False}, "slo_met": False}) == 4
 
 
 def test_a_diagnosis_fails_by_a_missed_slo_only_where_it_is_required(checkpoint: Path) -> None:

@@ -11,16 +11,7 @@ from rich.console import Console
 
 from headgate import __version__
 from headgate import scenario as scenarios
-from headgate.cli.answer import (
-    EXIT_CODES,
-    Checkpoint,
-    Debug,
-    Json,
-    RequireSlo,
-    answer,
-    error_code,
-    exit_code,
-)
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, RequireSlo, answer
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import (
     checkpoint_place,
@@ -47,8 +38,6 @@ app = GatedTyper(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-__all__ = ["app", "error_code", "exit_code", "main"]
 
 Workload = Annotated[str, typer.Argument(help="A built-in workload, or module:function.")]
 Options = Annotated[

@@ -52,8 +52,7 @@ def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
     """Return PSPS; it forecasts if `blend` is 1, or if a season has `season` > 0 intervals."""
     check_range("psps", "blend", blend, 0, 1)
     check_range("psps", "season", season, 0, _SEASON_MAX)
-    forecasts = blend or season
-    return Psps(daily_blend(season or None) if forecasts else None)
+    return Psps(daily_blend(season or None) if blend or season else None)
 
 
 def _unified_pools(bound_s: float = 1.0) -> ReplicaPolicy:

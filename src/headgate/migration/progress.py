@@ -57,17 +57,10 @@ class SubscaleProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; see `from_dict`."""
-        return {
-            "number": self.number,
+        return vars(self) | {
             "groups": list(self.groups),
-            "source": self.source,
-            "destination": self.destination,
             "phase": self.phase.name.lower(),
-            "order": self.order,
-            "sent": self.sent,
             "answered": sorted(self.answered),
-            "failures": self.failures,
-            "across": self.across,
         }
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -118,17 +119,15 @@ def _described(latest: Manifest) -> dict[str, Any]:
 def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the progress of a migration, from its data in the manifest."""
     subscales = protocol["subscales"]
+    groups_by_phase: Counter[str] = Counter()
+    for subscale in subscales:
+        groups_by_phase[subscale["phase"]] += len(subscale["groups"])
     return {
         "strategy": protocol["strategy"],
         "slots_from": protocol["current"]["slots"],
         "slots_to": protocol["target"]["slots"],
         "going_back": protocol["failed"],
-        "groups_by_phase": {
-            phase: sum(
-                len(subscale["groups"]) for subscale in subscales if subscale["phase"] == phase
-            )
-            for phase in dict.fromkeys(subscale["phase"] for subscale in subscales)
-        },
+        "groups_by_phase": dict(groups_by_phase),
         "subscales": [
             {
                 "subscale": subscale["number"],

@@ -172,10 +172,8 @@ def read_rows(
         groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     counts = None if count_column is None else _numbers(table, path, count_column)
     if counts is not None and (broken := np.flatnonzero(counts != np.rint(counts))).size:
-        msg = (
-            f'column "{shown(str(count_column), 60)}" of "{shown(path)}" has {counts[broken[0]]:g} in '
-            f"row {broken[0] + 1}; give whole numbers of records."
-        )
+        named = _named(str(count_column), path)
+        msg = f"{named} has {counts[broken[0]]:g} in row {broken[0] + 1}; give whole numbers of records."
         raise ConfigError(msg)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
     exact = False
@@ -237,7 +235,7 @@ def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
     fractions = bool((np.abs(times_s - np.rint(times_s)) > _WHOLE_S).any())
     if not fractions:
         return (max(1.0, least_s) if counted else 1.0), False
-    apart = between_s / least_s if len(between_s) else between_s
+    apart = between_s / least_s
     if counted and least_s >= _LEAST_S and (np.abs(apart - np.rint(apart)) < _GRID).all():
         return least_s, False
     return 1.0, True
@@ -416,9 +414,7 @@ def _times(table: pa.Table, path: str, name: str, unit: str | None) -> tuple[F64
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         column = table.column(name).cast(pa.timestamp("us")).cast(pa.int64())
         if column.null_count:
-            msg = (
-                f'column "{shown(name, 60)}" of "{shown(path)}" has rows without a date; fill them.'
-            )
+            msg = f"{_named(name, path)} has rows without a date; fill them."
             raise ConfigError(msg)
         since_us = column.to_numpy()
         since_s: F64 = (since_us - since_us.min()) / 1e6
@@ -439,18 +435,22 @@ def _numbers(
 ) -> F64:
     column = table.column(name)
     if not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
-        msg = (
-            f'column "{shown(name, 60)}" of "{shown(path)}" has type {column.type}; give {wanted}.'
-        )
+        msg = f"{_named(name, path)} has type {column.type}; give {wanted}."
         raise ConfigError(msg)
     values: F64 = column.to_numpy().astype(np.float64)
     wrong = ~((values >= 0.0) & (values <= most))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        named = f'column "{shown(name, 60)}" of "{shown(path)}"'
-        msg = f"{named} has {values[row]:g} in row {row + 1}; give numbers from 0 to {most:g}."
+        msg = (
+            f"{_named(name, path)} has {values[row]:g} in row {row + 1}; "
+            f"give numbers from 0 to {most:g}."
+        )
         raise ConfigError(msg)
     return values
+
+
+def _named(column: str, path: str) -> str:
+    return f'column "{shown(column, 60)}" of "{shown(path)}"'
 
 
 def _dictionary_indices(keys: pa.DictionaryArray) -> I64:

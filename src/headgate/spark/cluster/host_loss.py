@@ -16,7 +16,7 @@ def kill_executor(spark: SparkSession) -> str:
     """
     pool = ExecutorPool(spark)
     living = pool.living()
-    if pool.in_driver or not living:
+    if not living:
         msg = (
             "there is no executor to kill; with a local master tasks run in the driver's own process: "
             "set SPARK_MASTER=local-cluster[2,1,1024], or name a cluster."

@@ -212,7 +212,7 @@ def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -
     read different executions of the slot's task.
     """
     chosen: list[Report] = []
-    wanted: set[str] | None = None
+    wanted: frozenset[str] | None = None
     for operator in reversed(chain):
         executions = [r for r in reports if r.operator == operator]
         if wanted is not None:
@@ -228,6 +228,6 @@ def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -
         if len(consumed) != 1:
             msg = f"slots of {operator} read different executions; the batch runs again."
             raise EngineError(msg, transient=True)
-        wanted = set(consumed.pop()) if operator != chain[0] else None
+        wanted = consumed.pop()
         chosen += executions
     return chosen

@@ -230,14 +230,13 @@ class _Reader:
             below = self._fed(self.above(node.child()))
             function = _function(node)
             what = f"{getattr(function, '__name__', type(function).__name__)} ({how})"
-            outputs = _schema((a.name(), a) for a in each(node.output()))
             known = Stage(
                 id=f"map-{len(self.stages)}",
                 what=what,
                 function=self._pandas(node) if how == "mapInPandas" else function,
                 input_plan=below.plan,
                 holes=below.holes,
-                raw_schema=outputs,
+                raw_schema=_schema((a.name(), a) for a in each(node.output())),
             )
             self._add(node, known)
         return self._read(known, list(each(node.output())))
@@ -293,10 +292,8 @@ class _Reader:
         return next((stage for known, stage in self._known if known.sameResult(node)), None)
 
     def _add(self, node: Jvm, stage: Stage) -> None:
-        for hole in stage.holes:
-            next(
-                stage_below for stage_below in self.stages if stage_below.id == hole.stage
-            ).feeds = True
+        for below in self.stages:
+            below.feeds |= below.id in stage.parents
         self.stages.append(stage)
         self._known.append((node, stage))
 

@@ -28,11 +28,12 @@ _RENAMED = {
 """librdkafka's names for settings of Java's client that have another name there. All names that are
 missing here are given to librdkafka unchanged, and `_check` refuses those that librdkafka lacks."""
 
-_OWN = ("transactional.id", "enable.idempotence", "acks")
-"""Settings on which an exactly-once write depends, so that headgate sets them."""
-
-_HARMLESS = {"enable.idempotence": ("true",), "acks": ("all", "-1")}
-"""Values of these settings that users may give, since headgate sets the same."""
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "transactional.id": (),
+    "enable.idempotence": ("true",),
+    "acks": ("all", "-1"),
+}
+"""Settings that headgate sets for an exactly-once write, and their values that users may give."""
 
 _JAAS = re.compile(
     r"\s*\S*security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)\s+required\b(?P<rest>.*)",
@@ -157,7 +158,7 @@ def _translated(java: Mapping[str, str]) -> dict[str, Any]:
     client: dict[str, Any] = {}
     for name, value in java.items():
         if name in _OWN:
-            if value.lower() not in _HARMLESS.get(name, ()):
+            if value.lower() not in _OWN[name]:
                 msg = (
                     f"option {PREFIX}{name}={value} cannot be set for an exactly-once write, since "
                     f"headgate sets it; leave it out, or add {PLAIN_WAY}."
