@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.errors import ConfigError, instead_of
+from headgate.core.input import whole
 from headgate.core.listening import not_listening
 
 PREFIX = "kafka."
@@ -167,7 +168,8 @@ def _translated(java: Mapping[str, str]) -> dict[str, Any]:
         elif name == "sasl.jaas.config":
             client |= _login(value)
         elif name == "buffer.memory":
-            client["queue.buffering.max.kbytes"] = max(1, int(value) // 1024)
+            byte_count = whole(value, f"option {PREFIX}{name}", 1)
+            client["queue.buffering.max.kbytes"] = max(1, byte_count // 1024)
         elif name == "ssl.endpoint.identification.algorithm":
             client[name] = value or "none"
         else:
