@@ -48,9 +48,6 @@ STRATEGIES = (
 )
 """All strategies that move key groups between hosts; `shared` refuses."""
 
-TOGETHER = ("subscale(division=false)", "all-at-once", "stop-restart")
-"""Strategies whose migrations have few events."""
-
 VICTIMS = {
     "slot": 30,
     "agent": 15,
@@ -67,32 +64,50 @@ CUT_S = 30.0
 HUNG_S = 600.0
 """A child whose state has not changed for so long is killed: more than twice `LIMIT_S`."""
 
-KEYS = 100
+KEYS, RATE = 100, 500
+"""Keys, and rows per second, of the query that detects rows out of order."""
 
 
 class Ordered(StatefulProcessor):
-    """Counts the rows of a key that are not the next ones, and those that the watermark has passed."""
+    """Counts the rows of a key that are not the next ones, and those that the watermark has passed.
+
+    The watermark has passed a row if the key has seen that watermark before the row, or if a timer that
+    is due with the row fires before it.
+    """
 
     def init(self, handle: Any) -> None:
-        self.seen = handle.getValueState("seen", "last long, n long, wrong long, passed long")
+        self.handle = handle
+        columns = "last long, n long, wrong long, passed long, seen_ms long"
+        self.seen = handle.getValueState("seen", columns)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        first = key[0] - KEYS, 0, 0, 0
-        last, n, wrong, passed = self.seen.get() if self.seen.exists() else first
-        watermark_ms = timerValues.getCurrentWatermarkInMs()
+        first = key[0] - KEYS, 0, 0, 0, 0
+        last, n, wrong, passed, seen_ms = self.seen.get() if self.seen.exists() else first
         for row in rows:
             n += 1
             wrong += row.number != last + KEYS
-            passed += row.ms < watermark_ms
+            passed += row.ms <= seen_ms
             last = row.number
-        self.seen.update((last, n, wrong, passed))
+        for ms in list(self.handle.listTimers()):
+            self.handle.deleteTimer(ms)
+        # times are rounded, so a millisecond more
+        self.handle.registerTimer(row.ms + 1000 * KEYS // RATE + 1)
+        seen_ms = max(seen_ms, timerValues.getCurrentWatermarkInMs())
+        self.seen.update((last, n, wrong, passed, seen_ms))
         yield Row(k=key[0], n=n, last=last, wrong=wrong, passed=passed)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
+        last, n, wrong, passed, seen_ms = self.seen.get()
+        self.seen.update((last, n, wrong, passed + 1, seen_ms))
+        yield Row(k=key[0], n=n, last=last, wrong=wrong, passed=passed + 1)
 
 
 def _orders(session: Any) -> DataFrame:
-    """Return numbered rows in the order of their times, which are 2 ms apart."""
-    read = session.readStream.format("stock_exchange").option("rate", "500").load()
-    ms = F.expr("unix_millis(scheduled)").alias("ms")
+    """Return numbered rows in the order of their times."""
+    read = session.readStream.format("stock_exchange").option("rate", str(RATE)).load()
+    ms = F.expr("(unix_micros(scheduled) + 999) div 1000").alias("ms")
     return read.withWatermark("scheduled", "0 seconds").select(
         "scheduled", ms, "number", (F.col("number") % KEYS).alias("k")
     )  # fmt: skip
@@ -225,7 +240,8 @@ class Drawn(Run):
         }  # fmt: skip
         (victim,) = rng.choices(list(weights), list(weights.values()))
         before = len(self.moves())
-        after = before + rng.randint(1, 6 if self.strategy in TOGETHER else 30)
+        most = before // max(self._moves.count("finished"), 1) or 10  # as many as others had
+        after = before + rng.randint(1, most)
         self.query.scale(facts["slots"])
         self.wait_until(
             lambda: len(self.moves()) >= after or "finished" in self._moves[before:],
