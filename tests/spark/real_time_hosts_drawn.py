@@ -54,15 +54,18 @@ VICTIMS = {
     "feeder": 10,
     "python worker": 10,
     "executor": 15,
-    "driver": 6,
-    "driver JVM": 4,
-    "host cut off": 5,
+    "driver": 5,
+    "driver JVM": 3,
+    "host cut off": 4,
 }
 """Weight of each kind of victim in the lot. Chosen, not tuned."""
 
 CUT_S = 30.0
 HUNG_S = 600.0
 """A child whose state has not changed for so long is killed: more than twice `LIMIT_S`."""
+
+GROUPS = 32
+"""Key groups: few, so that migrations of one group after the other end on a busy machine."""
 
 KEYS, RATE = 100, 500
 """Keys, and rows per second, of the query that detects rows out of order."""
@@ -194,7 +197,7 @@ class Drawn(Run):
     def start(self) -> None:
         """Start the query, and after the death of a driver note whether the migration goes on."""
         made = hg.writeStream(self.build(self.spark)).foreachBatch(self.rows).outputMode("update")
-        made = made.option("checkpointLocation", self.checkpoint).slots(start=2)
+        made = made.option("checkpointLocation", self.checkpoint).keyGroups(GROUPS).slots(start=2)
         again = Path(self.checkpoint).exists()
         shown = hg.inspect(self.checkpoint)["operators"] if again else {}
         moving = [one["migration"]["slots_to"] for one in shown.values() if one.get("migration")]
