@@ -111,9 +111,9 @@ def _orders(session: Any) -> DataFrame:
     """Return numbered rows in the order of their times."""
     read = session.readStream.format("stock_exchange").option("rate", str(RATE)).load()
     ms = F.expr("(unix_micros(scheduled) + 999) div 1000").alias("ms")
-    return read.withWatermark("scheduled", "0 seconds").select(
-        "scheduled", ms, "number", (F.col("number") % KEYS).alias("k")
-    )  # fmt: skip
+    key = (F.col("number") % KEYS).alias("k")
+    rows: DataFrame = read.withWatermark("scheduled", "0 seconds")
+    return rows.select("scheduled", ms, "number", key)
 
 
 def ordered(session: Any) -> DataFrame:
@@ -187,12 +187,14 @@ class Drawn(Run):
             }  # fmt: skip
             state.write()
         self.facts = state.facts["run"]
-        self._read, self._moves = 0, []
+        self._read = 0
+        self._moves: list[str] = []
 
     @property
     def operator(self) -> str:
+        """Name of the only operator."""
         (name,) = self.query.assignment()
-        return name
+        return str(name)
 
     def start(self) -> None:
         """Start the query, and after the death of a driver note whether the migration goes on."""
@@ -216,8 +218,8 @@ class Drawn(Run):
         self.wait_until(lambda: not self.query._work.changing, f"scale to {slots}")
         reached = self.query.assignment()[self.operator].slots
         assert reached == slots, f"{reached} slots, not {slots}"
-        agents = lambda: sum(name.startswith("agent") for name in self.query.processes)  # noqa: E731
-        self.wait_until(lambda: agents() == HOSTS, "an agent on each host")
+        agents = [f"agent {host}" for host in self.cluster.hosts]
+        self.wait_until(lambda: {*agents} <= {*self.query.processes}, "an agent on each host")
         self.steps(3)
 
     def moves(self) -> list[str]:
@@ -342,6 +344,7 @@ def jvm_of(spark: SparkSession) -> Any:
 
 
 def is_fault(run: Mapping[str, Any]) -> bool:
+    """Return whether anything is wrong with a query."""
     faults = ("violations", "passed", "late", "steps_differ", "failed")
     return not run.get("verified") or any(run.get(name) for name in faults)
 
@@ -355,7 +358,9 @@ class Program:
         self.file = given.directory / "state.json"
 
     def over(self) -> bool:
-        return State(self.file).facts["total"] >= self.given.kills or time.time() > self.until
+        """Return whether no further query begins."""
+        kills: int = State(self.file).facts["total"]
+        return kills >= self.given.kills or time.time() > self.until
 
     def run(self) -> list[dict[str, Any]]:
         """Run until so many processes are killed or the time is up; return the lines."""

@@ -33,7 +33,15 @@ FURTHER = (
 )
 """Runs that are made with ``--thorough`` only."""
 
+ALONE = ("unshare", "--net", "--mount")
+"""Begins a command that has networks of its own."""
+
 Runs = Callable[[str], dict[str, Any]]
+
+
+def can_cut() -> bool:
+    """Return whether a host can be cut off here."""
+    return os.getuid() == 0 and shutil.which("ip") is not None
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         program = Path(__file__).parent / "real_time_hosts.py"
         command = [sys.executable, str(program), str(tmp_path_factory.mktemp(name)), name]
         if name in ("cut", "parted"):
-            if os.getuid() or not shutil.which("ip"):
+            if not can_cut():
                 pytest.skip("to cut a host off needs root, and `ip` of iproute2.")
-            command = ["unshare", "--net", "--mount", *command]
+            command = [*ALONE, *command]
         done = subprocess.run(
             command,
             capture_output=True,
@@ -132,3 +140,17 @@ def test_hosts_that_cannot_reach_each_other_are_noticed(run: Runs) -> None:
 def test_a_host_that_is_silent_is_left_out_and_its_slots_end_when_it_comes_back(run: Runs) -> None:
     said = " ".join(run("stopped")["retries"])
     assert "the agent of host 127.0.0.12 has not answered for 15 s" in said
+
+
+@pytest.mark.thorough
+def test_kills_in_the_middle_of_migrations_change_no_answer(tmp_path: Path) -> None:
+    """Strategies, queries, victims and moments are drawn by lot; some drivers die, too."""
+    program = Path(__file__).parent / "real_time_hosts_drawn.py"
+    lines = tmp_path / "lines"
+    command = [sys.executable, str(program), str(tmp_path), "--kills", "20", "--seed", "20261402"]
+    command = [*(ALONE if can_cut() else ()), *command, "--json-lines", str(lines)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=850, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["kills"] >= 20
+    faults = ("wrong", "lost", "doubled", "violations", "late", "failed")
+    assert not any(found[name] for name in faults), lines.read_text()
