@@ -360,7 +360,7 @@ class Program:
     def over(self) -> bool:
         """Return whether no further query begins."""
         kills: int = State(self.file).facts["total"]
-        return kills >= self.given.kills or time.time() > self.until
+        return bool(kills >= self.given.kills) or time.time() > self.until
 
     def run(self) -> list[dict[str, Any]]:
         """Run until so many processes are killed or the time is up; return the lines."""
