@@ -170,9 +170,18 @@ class Drawn(Run):
     """Runs one query with drawn changes of slots and a drawn kill in each; goes on where it was."""
 
     def __init__(
-        self, spark: SparkSession, cluster: StandaloneCluster, work: Path, state: State, seed: int
+        self,
+        spark: SparkSession,
+        cluster: StandaloneCluster,
+        state: State,
+        given: argparse.Namespace,
     ) -> None:
+        work, seed = given.directory, given.seed
         self.state, self.seed, self.number = state, seed, state.facts["query"]
+        left_out = {*given.without}
+        if not isinstance(cluster, NetworkedCluster):
+            left_out.add("host cut off")
+        self.weights = {one: weight for one, weight in VICTIMS.items() if one not in left_out}
         super().__init__(spark, cluster, work, f"q{self.number}", {})
         rng = random.Random(f"{seed} {self.number}")
         self.strategy, self.kind = rng.choice(STRATEGIES), rng.choice(sorted(QUERIES))
@@ -183,7 +192,8 @@ class Drawn(Run):
         if state.facts["run"] is None:
             state.facts["run"] = {
                 "name": self.name, "strategy": self.strategy, "query": self.kind, "change": 0,
-                "slots": 2, "kills": [], "went_on": [], "came_again": 0, "began": time.time(),
+                "slots": 2, "kills": [], "migration_of_killed_driver": [], "came_again": 0,
+                "began": time.time(),
             }  # fmt: skip
             state.write()
         self.facts = state.facts["run"]
@@ -205,7 +215,9 @@ class Drawn(Run):
         moving = [one["migration"]["slots_to"] for one in shown.values() if one.get("migration")]
         self.query = made.migration(self.strategy).trigger(realTime="5 minutes").start()
         if again:
-            self.facts["went_on"].append(moving == [self.facts["slots"]])
+            reached = [one["slots"] for one in shown.values()] == [self.facts["slots"]]
+            how = "went on" if moving else "had ended" if reached else "no manifest had it"
+            self.facts["migration_of_killed_driver"].append(how)
         self.steps(3)
         if again:
             self.settle(ask=not moving)
@@ -239,11 +251,7 @@ class Drawn(Run):
         rng = random.Random(f"{self.seed} {self.number} {facts['change']}")
         facts["change"] += 1
         facts["slots"] = rng.choice([n for n in (2, 3, 4) if n != facts["slots"]])
-        weights = {
-            kind: weight for kind, weight in VICTIMS.items()
-            if kind != "host cut off" or isinstance(self.cluster, NetworkedCluster)
-        }  # fmt: skip
-        (victim,) = rng.choices(list(weights), list(weights.values()))
+        (victim,) = rng.choices(list(self.weights), list(self.weights.values()))
         before = len(self.moves())
         most = before // max(self._moves.count("finished"), 1) or 10  # as many as others had
         after = before + rng.randint(1, most)
@@ -379,7 +387,7 @@ class Program:
 
     def drive(self) -> None:
         """Run queries in this process; end it with a session that may not be sound any more."""
-        cluster, work, state = self.cluster, self.given.directory, State(self.file)
+        cluster, state = self.cluster, State(self.file)
         state.write()
         spark = hg.session(
             cluster.master,
@@ -397,7 +405,7 @@ class Program:
             while len(living_hosts(spark)) < HOSTS and time.monotonic() < until_s:
                 time.sleep(0.1)
             try:
-                Drawn(spark, cluster, work, state, self.given.seed).all()
+                Drawn(spark, cluster, state, self.given).all()
             except Exception:  # a finding: the next query gets another process
                 self.end_run(state, traceback.format_exc())
                 jvm_of(spark).kill()
@@ -437,7 +445,9 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "by_phase": Counter(kill[1] for kill in kills),
         "by_strategy": Counter(kill[-1] for kill in kills),
         "records": sum(run.get("records", 0) for run in runs),
-        "went_on": Counter(str(one) for run in runs for one in run.get("went_on", ())),
+        "migration_of_killed_driver": Counter(
+            one for run in runs for one in run.get("migration_of_killed_driver", ())
+        ),
         "wrong": sum(run.get("verified") is False for run in runs),
         "lost": sum(run.get("missing", 0) for run in runs),
         "doubled": sum(len(run.get("steps_differ", ())) for run in runs),
@@ -454,6 +464,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=3000.0)
+    parser.add_argument("--without", nargs="*", default=[], choices=VICTIMS, help="victims")
     parser.add_argument("--json-lines", type=Path, required=True)
     parser.add_argument("--findings", type=Path, help="directory for checkpoints with faults")
     given = parser.parse_args()
