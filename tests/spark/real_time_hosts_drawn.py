@@ -449,7 +449,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             one for run in runs for one in run.get("migration_of_killed_driver", ())
         ),
         "wrong": sum(run.get("verified") is False for run in runs),
-        "lost": sum(run.get("missing", 0) for run in runs),
+        "missing": sum(run.get("missing", 0) for run in runs),
         "doubled": sum(len(run.get("steps_differ", ())) for run in runs),
         "violations": sum(run.get("violations", 0) for run in runs),
         "late": sum(run.get("late", 0) + run.get("passed", 0) for run in runs),

@@ -152,5 +152,5 @@ def test_kills_in_the_middle_of_migrations_change_no_answer(tmp_path: Path) -> N
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=850, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kills"] >= 20
-    faults = ("wrong", "lost", "doubled", "violations", "late", "failed")
+    faults = ("wrong", "missing", "doubled", "violations", "late", "failed")
     assert not any(found[name] for name in faults), lines.read_text()
