@@ -126,13 +126,10 @@ def open_blob(blob: bytes | mmap.mmap | memoryview) -> Blob:
     try:
         source = pa.BufferReader(blob)
         rows, strings = _only_batch(source), _only_batch(source)
-        if strings.num_columns != 1 or source.read(1):
+        if strings.schema.types != [pa.large_binary()] or source.read(1):
             raise _damaged("unexpected columns")
-        (texts,) = strings.columns
-        if texts.type != pa.large_binary():
-            raise _damaged("unexpected columns")
-        offsets, data = texts.buffers()[1:]
-        known = _view(offsets, np.int64, len(texts) + 1)
+        offsets, data = strings.column(0).buffers()[1:]
+        known = _view(offsets, np.int64, strings.num_rows + 1)
         return Blob(_words(rows), rows.num_rows, known, _view(data, np.uint8, int(known[-1])))
     except (pa.ArrowException, AttributeError, ValueError, TypeError, OSError) as error:
         raise _damaged(str(error).splitlines()[0] if str(error) else "unreadable") from error
@@ -153,8 +150,7 @@ def _words(rows: pa.RecordBatch) -> tuple[Words | None, ...]:
         if pa.types.is_null(column.type):
             words.append(None)
         elif pa.types.is_signed_integer(column.type):
-            kind = column.type.to_pandas_dtype()
-            words.append(_view(column.buffers()[1], kind, count))
+            words.append(_view(column.buffers()[1], column.type.to_pandas_dtype(), count))
         else:
             raise _damaged("unexpected columns")
     return tuple(words)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from headgate.checkpoint.files import make_directory, read_regular, write_bytes
 from headgate.checkpoint.manifest import NEXT_WATERMARK_US, REAL_TIME, Manifest
@@ -44,16 +42,14 @@ def write_first_offsets(log: Path, source: int, offsets: str) -> None:
     for path in (directory.parent, directory):
         make_directory(path)
     # Spark skips the first byte
-    content = b"\0" + f"{_VERSION}\n{offsets}".encode()
-    write_bytes(directory, _FIRST, content)
+    write_bytes(directory, _FIRST, b"\0" + f"{_VERSION}\n{offsets}".encode())
 
 
 def next_watermark_us(log: Path, latest: Manifest | None) -> int:
     """Return the watermark of the step after a manifest (of an epoch or of a batch), microseconds."""
     if latest is None:
         return 0
-    facts: Mapping[str, Any] | None = latest.engine.get(REAL_TIME)
-    if facts is not None:
+    if (facts := latest.engine.get(REAL_TIME)) is not None:
         return int(facts[NEXT_WATERMARK_US])
     evicted_us = int(latest.watermarks.get("evict_us", 0))
     committed = read_regular(log, f"commits/{latest.spark_batch}") or b""
@@ -71,8 +67,7 @@ def write_log(log: Path, latest: Manifest | None) -> None:
     if _for_real_time_only(latest):
         return
     write_identity(log)
-    tick = _newest_tick(log)
-    lines = [*latest.engine["sources"], tick]
+    lines = [*latest.engine["sources"], _newest_tick(log)]
     next_ms = next_watermark_us(log, latest) // 1000
     at_ms = latest.watermarks["evict_us"] // 1000
     notes = {"batchWatermarkMs": at_ms, "batchTimestampMs": 0, "conf": {}}
@@ -100,8 +95,8 @@ def check_batches_can_follow(latest: Manifest | None) -> None:
 
 
 def _for_real_time_only(latest: Manifest) -> bool:
-    offsets: list[str] = latest.engine.get("sources") or []
-    return any(f'"{REAL_TIME_ONLY}"' in one for one in offsets)
+    sources = latest.engine.get("sources") or []
+    return any(f'"{REAL_TIME_ONLY}"' in offsets for offsets in sources)
 
 
 def _newest_tick(log: Path) -> str:

@@ -22,7 +22,6 @@ def is_locked(path: Path) -> bool:
         fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
-    else:
-        return False
     finally:
         os.close(opened)
+    return False

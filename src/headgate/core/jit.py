@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -83,12 +83,10 @@ def announce_compiling(say: Callable[[str], None] = _LOG.warning) -> Iterator[No
 def _private_cache() -> str:
     """Return a cache directory that only this user can write: processes execute code from it."""
     wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
-    try:
+    with suppress(OSError):
         wanted.mkdir(mode=0o700, exist_ok=True)
         status = wanted.lstat()
-    except OSError:
-        return tempfile.mkdtemp(prefix="headgate-numba-")
-    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
-    if private and status.st_uid == os.geteuid():
-        return str(wanted)
+        private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+        if private and status.st_uid == os.geteuid():
+            return str(wanted)
     return tempfile.mkdtemp(prefix="headgate-numba-")

@@ -20,7 +20,6 @@ class _Head(msgspec.Struct):
 
 _head = msgspec.json.Decoder(_Head)
 
-
 _FREQUENT = b'{"event":"batch",'
 """Beginning of a batch's line as `encode` writes it; such lines are parsed once, not twice."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client.core import (
@@ -77,10 +76,9 @@ def _labelled(name: str, text: str, label: str, field: str, scale: float = 1.0) 
     """Describe a metric of a mapping in the totals, whose keys are the values of `label`."""
 
     def rows(totals: QueryTotals) -> Iterable[Row]:
-        values = getattr(totals, field)
         return [
             (key if isinstance(key, tuple) else (key,), value * scale)
-            for key, value in values.items()
+            for key, value in getattr(totals, field).items()
         ]
 
     return Spec(name, text, label, rows)
@@ -98,6 +96,19 @@ def _of_slot(name: str, text: str, field: str, scale: float = 1.0) -> Spec:
     return Spec(name, text, "operator slot", rows)
 
 
+def _hot(name: str, text: str, part: int) -> Spec:
+    """Describe a metric of the hottest key groups: number (part 0), or share of the records (1)."""
+
+    def rows(totals: QueryTotals) -> Iterable[Row]:
+        return [
+            ((operator, str(rank)), float(group[part]))
+            for operator, groups in totals.hot_groups().items()
+            for rank, group in enumerate(groups, 1)
+        ]
+
+    return Spec(name, text, "operator rank", rows)
+
+
 def _info(totals: QueryTotals) -> Iterable[Row]:
     start = totals.start
     policy = str(start.parameters.get("policy", "")).partition("(")[0]
@@ -113,15 +124,6 @@ def _lag(totals: QueryTotals) -> Iterable[Row]:
         topic = partition.rpartition("-")[0]
         lag[topic] = lag.get(topic, 0.0) + records
     return [((topic,), records) for topic, records in lag.items()]
-
-
-def _hot(totals: QueryTotals, part: int) -> Iterable[Row]:
-    """Return the hottest key groups (part 0) or their share of the records (part 1), by rank."""
-    return [
-        ((operator, str(rank)), float(group[part]))
-        for operator, groups in totals.hot_groups().items()
-        for rank, group in enumerate(groups, 1)
-    ]
 
 
 def _slo_state(totals: QueryTotals) -> Iterable[Row]:
@@ -234,18 +236,8 @@ _GAUGES: tuple[Spec, ...] = (
         "operator",
         "skew",
     ),
-    Spec(
-        "headgate_hot_key_group",
-        "Number of a hot key group",
-        "operator rank",
-        partial(_hot, part=0),
-    ),
-    Spec(
-        "headgate_hot_key_group_ratio",
-        "Its share of the records, last batches",
-        "operator rank",
-        partial(_hot, part=1),
-    ),
+    _hot("headgate_hot_key_group", "Number of a hot key group", 0),
+    _hot("headgate_hot_key_group_ratio", "Its share of the records, last batches", 1),
     _number("headgate_state_rows", "Rows of state", "batch.state_rows"),
     _number("headgate_state_bytes", "Size of the state", "batch.state_bytes"),
     _number(

@@ -26,8 +26,6 @@ _BURNS = (
 )
 """Severity, short window, long window, and burn rate that both exceed. From Google's SRE workbook."""
 
-_RUNBOOK = "docs/runbook.md"
-
 
 def text() -> str:
     """Return the rules as a file for Prometheus."""
@@ -53,16 +51,17 @@ def _record(name: str, expression: str, **labels: str) -> list[str]:
 
 
 def _alert(name: str, expression: str, severity: str, what: str, for_: str = "") -> list[str]:
-    lines = [f"  - alert: {name}", "    expr: |", f"      {expression}"]
     return [
-        *lines,
+        f"  - alert: {name}",
+        "    expr: |",
+        f"      {expression}",
         *([f"    for: {for_}"] if for_ else []),
         "    labels:",
         f"      severity: {severity}",
         "    annotations:",
         f'      summary: "{what}"',
         '      description: "headgate diagnose CHECKPOINT says what limits it; see '
-        f'{_RUNBOOK}#{name.lower()}."',
+        f'docs/runbook.md#{name.lower()}."',
     ]
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.operators.counts import F64
 from headgate.operators.operator import Operator
 from headgate.operators.step import ARRIVED_LAST, GROUP, RECORDS, TIME, InputCounts
 from headgate.tables.ports import I64
-
-F64 = npt.NDArray[np.float64]
 
 _FEW = 64
 """Largest number of slices that are searched one by one, cheaper than a sort; others are sorted."""
@@ -38,8 +36,8 @@ def _records(operator: Operator, table: pa.Table) -> I64:
     records: I64 = table.column(RECORDS).to_numpy()
     if operator.inputs == 1:
         return np.array([records.sum()])
-    summed = np.bincount(_input_of(operator, table), records, operator.inputs)
-    return summed.astype(np.int64)
+    inputs = table.column(operator.input_column).to_numpy()
+    return np.bincount(inputs, records, operator.inputs).astype(np.int64)
 
 
 def _newest_ms(operator: Operator, table: pa.Table) -> list[float]:
@@ -48,18 +46,13 @@ def _newest_ms(operator: Operator, table: pa.Table) -> list[float]:
     at_ms = table.column(ARRIVED_LAST).to_numpy()
     if operator.inputs == 1:
         return [_greatest(at_ms)]
-    inputs = _input_of(operator, table)
+    inputs = table.column(operator.input_column).to_numpy()
     return [_greatest(at_ms[inputs == place]) for place in range(operator.inputs)]
 
 
 def _greatest(at_ms: F64) -> float:
     known = at_ms[~np.isnan(at_ms)]
     return float(known.max()) if len(known) else np.nan
-
-
-def _input_of(operator: Operator, table: pa.Table) -> I64:
-    column: I64 = table.column(operator.input_column).to_numpy()
-    return column
 
 
 def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int, float]]:

@@ -68,7 +68,6 @@ Update = Callable[[Windows, Record], tuple[Sequence[State], Iterable[Payload]]]
 Output = Callable[[Windows], Iterable[Payload]]
 Slide = Callable[[Windows], Sequence[State]]
 
-
 _ARGUMENTS = {
     "keys": ("record",),
     "update": ("windows", "record"),

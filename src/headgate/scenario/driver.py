@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from headgate.checkpoint.checkpoint import Checkpoint
+from headgate.core.driver_lock import LOCK
 from headgate.core.errors import HeadgateError
 from headgate.core.input import open_regular, read_file, read_json
 from headgate.core.stores import store_url
 from headgate.report.limits import DriverSeen
-
-_LOCK = "driver.lock"
 
 
 def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
@@ -22,11 +21,10 @@ def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
 
     Nothing is known for a journal without its checkpoint, and for a store, which has no lock.
     """
-    where = Path(checkpoint)
     if store_url(checkpoint) is not None:
         return DriverSeen()
     committed, begun = _steps(checkpoint)
-    root = where / "headgate"
+    root = Path(checkpoint) / "headgate"
     return DriverSeen(_holds(root), _owner(root), committed, begun)
 
 
@@ -44,7 +42,7 @@ def _holds(root: Path) -> bool | None:
     if socket.gethostname() not in _owner(root):
         return None
     try:
-        handle = open_regular(root / _LOCK)
+        handle = open_regular(root / LOCK)
     except OSError:
         return None
     try:

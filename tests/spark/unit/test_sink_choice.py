@@ -17,7 +17,8 @@ from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.installed import SINKS, Plugin
 from headgate.spark.jvm import sparksinks
 from headgate.spark.sinks import own_sink, sinks
-from headgate.spark.sinks.sinks import Target, sink_of
+from headgate.spark.sinks.ports import Target
+from headgate.spark.sinks.sinks import sink_of
 
 CONF: dict[str, str] = {}
 SCHEMA = T.StructType([T.StructField("k", T.LongType()), T.StructField("Word", T.StringType())])

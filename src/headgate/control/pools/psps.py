@@ -58,19 +58,16 @@ def edge_shares(interval: Interval, before: Mapping[Edge, float]) -> dict[Edge, 
     for name, operator in interval.operators.items():
         for parent, received in operator.received.items():
             sent_by = interval.operators[parent].processed
-            shares[parent, name] = _ratio(received, sent_by, before.get((parent, name)))
+            shares[parent, name] = _ratio(received, sent_by, before.get((parent, name), 1.0))
+    alone = len(initial) == 1
     for name in initial:
-        read = interval.operators[name].from_source
-        edge = (INPUT, name)
-        alone = len(initial) == 1
-        shares[edge] = 1.0 if alone else _ratio(read, interval.input_events, before.get(edge))
+        read, last = interval.operators[name].from_source, before.get((INPUT, name), 1.0)
+        shares[INPUT, name] = 1.0 if alone else _ratio(read, interval.input_events, last)
     return shares
 
 
-def _ratio(part: float, whole: float, before: float | None) -> float:
-    if whole > 0.0:
-        return part / whole
-    return 1.0 if before is None else before
+def _ratio(part: float, whole: float, before: float) -> float:
+    return part / whole if whole > 0.0 else before
 
 
 def predict(

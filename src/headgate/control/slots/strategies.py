@@ -262,7 +262,7 @@ def _best_prefixes(
     """
     groups = np.flatnonzero(np.asarray(view.assignment.slot_of) == source)
     stays = np.zeros(len(groups), dtype=bool) if fixed is None else fixed[groups]
-    stays[[int(np.searchsorted(groups, g)) for g in view.assignment.split if g in groups]] = True
+    stays |= np.isin(groups, list(view.assignment.split))
     movable = groups[~stays]
     longest = len(movable) if stays.any() else len(movable) - 1
     if longest < 1 or not len(mu):

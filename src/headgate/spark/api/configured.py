@@ -25,6 +25,7 @@ from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks import sinks
+from headgate.spark.sinks.ports import Sink, Target
 from headgate.spark.steer.controller import DELTA_S
 from headgate.spark.step.steps import delivered_output
 
@@ -125,14 +126,12 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
     return where
 
 
-def sink(
-    spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
-) -> sinks.Sink:
+def sink(spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place) -> Sink:
     """Return the sink for the rows of `plan`, with columns as nullable as in the user's query."""
     options = settings.sink_options
     if settings.name:
         options["queryName"] = settings.name  # Spark's writer sets it, too, and some sinks read it
-    target = sinks.Target(
+    target = Target(
         file_format=settings.format,
         mode=settings.mode,
         name=settings.name,

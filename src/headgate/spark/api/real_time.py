@@ -37,7 +37,8 @@ from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.own_sink import OwnSink
-from headgate.spark.sinks.sinks import WRITES_ANY_NUMBER, FunctionSink, Sink
+from headgate.spark.sinks.ports import Sink
+from headgate.spark.sinks.sinks import WRITES_ANY_NUMBER, FunctionSink
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 

@@ -68,7 +68,7 @@ from headgate.spark.realtime.work import RealTimeWork
 from headgate.spark.settings import arguments
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import MICRO_BATCH, QuerySettings
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.controller import DELTA_S, ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob

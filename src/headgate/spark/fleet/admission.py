@@ -20,9 +20,6 @@ from headgate.spark.fleet.probe import Probe
 from headgate.spark.read.stages import has_stages
 from headgate.spark.settings.query_settings import QuerySettings
 
-_OF_STAGES = "psps"
-"""The policy of a stateless query that names none: a fleet's policy cannot size pools of replicas."""
-
 WINDOW_ROUNDS = 6
 """Number of rounds over which intents are measured: Henge's minute, six times 10 s."""
 
@@ -95,13 +92,13 @@ def taken_over(
         )
         raise ConfigError(msg)
     if policy is None and asked.replica_policy is None and has_stages(writer.df):
-        asked = replace(asked, replica_policy=replica_policy(_OF_STAGES))
+        # a fleet's policy cannot size pools of replicas
+        asked = replace(asked, replica_policy=replica_policy("psps"))
     worth = utility_of(asked.slos, priority, utility)
     latencies = tuple(slo for slo in asked.slos if slo.is_latency)
     pools, who = asked.replica_policy is not None, asked.replica_policy or policy
     spends = who is not None and who.name != "static"
-    if spends and not pools and not latencies:
-        assert policy is not None  # without pools, the policy is one over slots
+    if policy is not None and spends and not pools and not latencies:
         msg = (
             f'job "{name}" has the policy {policy.name} and no latency to steer by; add '
             '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'

@@ -24,23 +24,23 @@ def fleet_round(
     for name, member in members.items():
         if member.state in (JobState.GONE, JobState.FAILED):
             continue
-        job = view.jobs.get(name)
-        known = job is not None and job.reported
+        job = view.jobs.get(name, FleetJob(member.utility, None, {}))
         jobs.append(
             FleetJobState(
                 job=name,
                 state=str(member.state),
-                utility=round(job.attained, 6) if job is not None and known else None,
+                utility=round(job.attained, 6) if job.reported else None,
                 utility_max=member.utility.maximum,
-                met=job.met if job is not None else False,
-                values=tuple(round(v, 6) for v in job.values) if job and job.values else (),
+                met=job.met,
+                values=tuple(round(value, 6) for value in job.values or ()),
                 slots=member.slots,
-                capacity={op: round(o.capacity, 4) for op, o in job.operators.items()}
-                if job is not None
-                else {},
-                input_rate=round(job.input_rate, 3) if job is not None else 0.0,
+                capacity={op: round(o.capacity, 4) for op, o in job.operators.items()},
+                input_rate=round(job.input_rate, 3),
                 granted=dict(granted.get(name, {})),
-                requested=_requested(job) if job is not None else {},
+                # slots that the job's own policy requests, where these are more than granted
+                requested={
+                    op: o.slots + o.requested for op, o in job.operators.items() if o.requested
+                },
             )
         )
     known_utilities = [job.utility for job in jobs if job.utility is not None]
@@ -63,12 +63,6 @@ def fleet_round(
             for host in hosts
         ),
     )
-
-
-def _requested(job: FleetJob) -> dict[str, int]:
-    """Return the slots that a job's own policy requests, where these are more than granted."""
-    wanted = {op: operator.request for op, operator in job.operators.items()}
-    return {op: n for op, n in wanted.items() if n is not None and n > job.operators[op].slots}
 
 
 def every_s(trigger: Mapping[str, object]) -> float:

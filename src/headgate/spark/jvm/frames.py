@@ -20,6 +20,9 @@ try:
 except ImportError:  # Spark 4.1
     ArrowBatchTransformer = PandasToArrowConversion = None  # type: ignore[assignment, misc]
 
+_SERIALIZERS = "pyspark.sql.pandas.serializers"
+"""Module of the conversions in Spark 4.1."""
+
 
 def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool) -> list[Any]:
     """Return a pandas Series of each column.
@@ -35,7 +38,7 @@ def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool
             rows, timezone=timezone, prefer_int_ext_dtype=prefer_int_ext_dtype
         )
         return columns
-    reader = _serializers().ArrowStreamPandasUDFSerializer(timezone, True, False)
+    reader = import_module(_SERIALIZERS).ArrowStreamPandasUDFSerializer(timezone, True, False)
     return [reader.arrow_to_pandas(column, i) for i, column in enumerate(rows.columns)]
 
 
@@ -64,7 +67,7 @@ def to_rows(
             int_to_decimal_coercion_enabled=int_to_decimal_coercion_enabled,
         )
     else:
-        older = _serializers()
+        older = import_module(_SERIALIZERS)
         writer = older.ArrowStreamPandasUDFSerializer(
             timezone,
             safecheck,
@@ -89,10 +92,3 @@ def joined(frames: Sequence[Any]) -> list[Any]:
         together = kind is not None and len(alike) > 1
         frames_of_kind += [concat(alike, ignore_index=True)] if together else alike
     return frames_of_kind
-
-
-def _serializers() -> Any:
-    """Return the module of the conversions in Spark 4.1."""
-    from pyspark.sql.pandas import serializers  # noqa: PLC0415 - only there
-
-    return serializers

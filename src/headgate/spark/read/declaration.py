@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -91,9 +91,8 @@ class _Declaring(StatefulProcessorHandle):
 
     def listTimers(self) -> Iterator[int]:
         self._refuse("lists timers")
-        return iter([])
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         msg = f"{self._name}.init {what}; only calls for a key can."
         raise UnsupportedQuery(msg)
 

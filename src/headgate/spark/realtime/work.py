@@ -39,7 +39,7 @@ from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
 from headgate.spark.realtime.router import as_bytes, for_all, to_slots
 from headgate.spark.sinks.kafka_sink import KafkaSink
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import delivers

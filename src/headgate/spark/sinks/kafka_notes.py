@@ -80,11 +80,9 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
     if not end:
         return None
     committed = settings | {"isolation.level": "read_committed", "enable.partition.eof": True}
-
-    def read(reader: Any) -> int | None:
-        return _read(client, reader, job, end, until_s)
-
-    return _asked(client, committed, until_s, read)
+    return _asked(
+        client, committed, until_s, lambda reader: _read(client, reader, job, end, until_s)
+    )
 
 
 def _settings(target: KafkaTarget) -> dict[str, Any]:

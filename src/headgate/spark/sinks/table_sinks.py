@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -34,53 +32,14 @@ from headgate.spark.jvm.tables import (
     last_transaction,
 )
 from headgate.spark.sinks.merge_rows import ahead, failing
+from headgate.spark.sinks.ports import Sink, Target
 
 _EVOLVES = ("mergeschema", "merge-schema", "overwriteschema")
 _EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
 
 
-class SparksTableSink(Protocol):
-    """Writes to a table, as Spark's own sink."""
-
-    description: str
-
-    def begin(self) -> None:
-        """Prepare for the first write."""
-
-    def write(self, batch: int, frame: DataFrame) -> None:
-        """Write one step's rows."""
-
-
-class TableTarget(Protocol):
-    """Holds a query's settings of its target table."""
-
-    @property
-    def table(self) -> str | None:
-        """The table's name."""
-
-    @property
-    def file_format(self) -> str | None:
-        """The format."""
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """Options of the sink."""
-
-    @property
-    def checkpoint(self) -> Path:
-        """Checkpoint of the query."""
-
-    @property
-    def last_output(self) -> Callable[[], int | None]:
-        """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
-
-    @property
-    def delivered(self) -> Callable[[], int]:
-        """Returns the number of the newest output that no start delivers again, -1 for none."""
-
-
 def iceberg(
-    spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
+    spark: SparkSession, inner: Sink, table: Jvm, target: Target, plan: Jvm
 ) -> TableSink | None:
     """Return the sink of an Iceberg table; None for another table.
 
@@ -88,52 +47,47 @@ def iceberg(
     """
     if kind(table) != "iceberg":
         return None
-    name = aim.table or str(table.name())
+    name = target.table or str(table.name())
     rows = list(plan.schema().fieldNames())
-
-    def columns(there: Sequence[str]) -> None:
-        _check_columns(name, there, rows, aim.options)
-
-    columns(list(table.schema().fieldNames()))
+    check = partial(_check_columns, name, rows=rows, options=target.options)
+    check(list(table.schema().fieldNames()))
     look = partial(last_commit, table, keys=STREAM)
-    if aim.table is None:
-        return TableSink(inner, spark, name, aim, look)
+    if target.table is None:
+        return TableSink(inner, spark, name, target, look)
     full = NamedTable(spark, name).full  # the program may USE another database later
     known = KnownTable(
-        partial(identity, spark, full), lambda: columns(spark.table(full).columns), silent=False
+        partial(identity, spark, full), lambda: check(spark.table(full).columns), silent=False
     )
     refresh = partial(spark.catalog.refreshTable, full)
-    return TableSink(inner, spark, name, aim, look, known, refresh)
+    return TableSink(inner, spark, name, target, look, known, refresh)
 
 
-def delta(
-    spark: SparkSession, inner: SparksTableSink, aim: TableTarget, plan: Jvm
-) -> TableSink | None:
+def delta(spark: SparkSession, inner: Sink, target: Target, plan: Jvm) -> TableSink | None:
     """Return the sink of a Delta table; None for another table.
 
     Raises `ConfigError`: the result has a column that the table lacks; `CheckpointError`: the table
     is gone.
     """
-    path = {key.lower(): value for key, value in aim.options.items()}.get("path")
-    if (aim.file_format or "").lower() != "delta" or path is None:
+    path = {key.lower(): value for key, value in target.options.items()}.get("path")
+    if (target.file_format or "").lower() != "delta" or path is None:
         return None
-    name = aim.table or path
+    name = target.table or path
     log = HadoopPath(spark, path, "_delta_log")
 
     def columns() -> None:
         may = {_EVOLVES[0]: str(spark.conf.get(_EVOLVES_ALWAYS, "false"))}
         rows = list(plan.schema().fieldNames())
-        _check_columns(name, delta_columns(spark, path), rows, may | dict(aim.options))
+        _check_columns(name, delta_columns(spark, path), rows, may | dict(target.options))
 
     if log.exists():
         columns()
     else:
-        check_there(name, aim.last_output())
+        check_there(name, target.last_output())
     known = KnownTable(
         lambda: delta_identity(spark, path) if log.exists() else None, columns, silent=True
     )
     look = partial(last_transaction, spark, path)
-    return TableSink(inner, spark, name, aim, look, known)
+    return TableSink(inner, spark, name, target, look, known)
 
 
 @dataclass(frozen=True)
@@ -146,13 +100,6 @@ class KnownTable:
     """Refuses a table that lacks columns of the result."""
     silent: bool
     """Whether a write succeeds although the table was dropped, or created again."""
-
-    def check_identity(self, name: str, before: str | None, outputs: int) -> None:
-        """Refuse a table that is gone, or whose id is no longer `before`.
-
-        Raises `CheckpointError`.
-        """
-        check_same(name, before, self.identity(), outputs)
 
 
 def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
@@ -185,10 +132,10 @@ class TableSink:
 
     def __init__(
         self,
-        inner: SparksTableSink,
+        inner: Sink,
         spark: SparkSession,
         name: str,
-        aim: TableTarget,
+        target: Target,
         look: Callable[[str], LastCommit],
         known: KnownTable | None = None,
         refresh: Callable[[], None] = lambda: None,
@@ -196,8 +143,8 @@ class TableSink:
         self.description = inner.description
         self._inner = inner
         self._name = name
-        self._last_output, self._delivered = aim.last_output, aim.delivered
-        self._stream = WrittenStream(spark, aim.checkpoint)
+        self._last_output, self._delivered = target.last_output, target.delivered
+        self._stream = WrittenStream(spark, target.checkpoint)
         self._look = look
         self._table = known
         self._refresh = refresh
@@ -221,7 +168,7 @@ class TableSink:
         try:
             with failing(self._name):
                 if self._written and self._table is not None and self._table.silent:
-                    self._table.check_identity(self._name, self._identity, batch)
+                    check_same(self._name, self._identity, self._table.identity(), batch)
                 if self._written or self._wanted(batch):
                     self._inner.write(batch, frame)
                     self._note_written()
@@ -241,7 +188,7 @@ class TableSink:
         if self._table is None:
             return
         try:
-            self._table.check_identity(self._name, self._identity, batch)
+            check_same(self._name, self._identity, self._table.identity(), batch)
             self._table.columns()
         except (PySparkException, JavaError):
             return  # the table cannot be read

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 class BrokenOff(BaseException):
@@ -78,11 +77,11 @@ class BatchThreads:
         with self._lock:
             self._raised |= self._ids
             for ident in self._ids:
-                _raise_in(ident, BrokenOff)
+                _raise_in(ident)
 
 
-def _raise_in(thread: int, kind: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+def _raise_in(thread: int) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(BrokenOff))
 
 
 def _raise_here() -> None:
@@ -91,7 +90,7 @@ def _raise_here() -> None:
     Withdrawing the exception is not enough: CPython 3.11 would go on checking for it, and hang a thread
     that a debugger or coverage traces.
     """
-    with contextlib.suppress(BrokenOff):
-        _raise_in(threading.get_ident(), BrokenOff)
+    with suppress(BrokenOff):
+        _raise_in(threading.get_ident())
         while True:  # the exception comes between two bytecode instructions
             time.sleep(0)

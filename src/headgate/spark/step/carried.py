@@ -56,8 +56,9 @@ class CarriedLog:
             data = carried_file(self._checkpoint, latest, path)
             assert data is not None
             self._write(path, data)
-        for path, text in self._commit_of(latest).items():
-            self._write(path, text.encode())
+        intent = self._checkpoint.read_intent(latest.step) or {}
+        if intent.get("digest") == latest.digest:
+            self._write(f"commits/{latest.spark_batch}", str(intent["spark_commit"]).encode())
         # the manifest goes beside the log, because a sink reads earlier outputs there
         name = f"manifests/{file_name(latest.step)}"
         self._write(f"headgate/{name}", self._checkpoint.files.get(name))
@@ -110,13 +111,6 @@ class CarriedLog:
             text = commit.read_text(encoding="utf-8")
             note = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
             self._checkpoint.write_intent(latest.step, {**intent, **note})
-
-    def _commit_of(self, latest: Manifest) -> dict[str, str]:
-        """Return Spark's commit from the intent of this manifest's step, as file and text."""
-        intent = self._checkpoint.read_intent(latest.step) or {}
-        if intent.get("digest") != latest.digest:
-            return {}
-        return {f"commits/{latest.spark_batch}": str(intent["spark_commit"])}
 
     def _write(self, path: str, data: bytes) -> None:
         if not _PLAIN.fullmatch(path):

@@ -21,7 +21,7 @@ from headgate.core.frames import frames_of, users_place
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 from headgate.spark.step.batch_thread import BatchThreads, BrokenOff
 from headgate.spark.step.recovery import (
     check_begins,

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from headgate.journal.schema import Batch
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 
 _OBSERVED_KEPT = 100
 """Batches whose observed metrics are kept for a late listener. Chosen, not tuned."""

@@ -28,7 +28,7 @@ from headgate.spark.move.host_tasks import HostTasks
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.read.plan import PlannedOperator, row_by_row
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.chain import ChainJob

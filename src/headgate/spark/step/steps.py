@@ -22,7 +22,7 @@ from headgate.checkpoint.traffic import Traffic
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
-from headgate.spark.sinks.sinks import Sink
+from headgate.spark.sinks.ports import Sink
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.commit import delivers

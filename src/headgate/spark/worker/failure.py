@@ -41,7 +41,6 @@ _OURS = HeadgateError.__module__
 _STATE = re.compile(r"\s*SQLSTATE: \w+$")
 _LOST_TASK = re.compile(r"most recent failure: Lost task .*? executor \S+?\): ")
 
-
 _FULL = "No space left on device"
 _MAKE_ROOM = (
     "make room where Spark writes: its log in the checkpoint's directory (of a checkpoint on a store in "
@@ -239,9 +238,7 @@ def processor_error(error: Exception) -> ProcessorError | None:
 
     Of an exception in a Python worker Spark passes on only the text.
     """
-    match = re.search(
-        rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", text_of(error)
-    )
+    match = re.search(rf"{_OURS}\.{ProcessorError.__name__}: (.*)", text_of(error))
     return None if match is None else ProcessorError(match[1])
 
 
