@@ -83,7 +83,7 @@ FIRES = """
           sloth_service: clicks
         exp_annotations:
           summary: Query clicks uses up the error budget of its SLO
-          description: headgate diagnose CHECKPOINT says what limits it; see RUNBOOK.
+          description: headgate diagnose CHECKPOINT names what limits the query; see RUNBOOK.
 """.replace("RUNBOOK", "docs/runbook.md#headgatesloburn")
 
 

@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_behind_its_table_is_refused(found):
 
 
 def test_a_table_that_is_gone_is_not_made_anew(found):
-    assert "is not there, and this query has put" in found["appended"]["gone"]
+    assert "does not exist, but this query has written" in found["appended"]["gone"]
 
 
 def test_complete_mode_replaces(found):
@@ -122,9 +122,9 @@ def test_what_others_do_to_a_table_is_said_and_nothing_is_lost(found, how):
     assert not dropped["said"] or "has no column more, which the result has" in dropped["said"]
     assert "has no column more, which the result has" in dropped["again"]
     assert (dropped["after"], dropped["rows"]) == (["", ""], EVERY)
-    assert "is not there, and this query has put 1 output into it" in seen["gone"]["said"]
+    assert "does not exist, but this query has written 1 output to it" in seen["gone"]["said"]
     assert seen["gone"]["again"]
-    assert "was made anew while this query wrote to it" in seen["anew"]["said"]
+    assert "was dropped and created again while this query wrote to it" in seen["anew"]["said"]
     for change in ("gone", "anew"):
         assert (seen[change]["after"], seen[change]["rows"]) == (["", ""], SINCE)
     assert not any("\n" in str(seen[change].get("said")) for change in CHANGED)

@@ -68,11 +68,9 @@ class Blob:
 
 
 def encode(sections: Mapping[int, Section]) -> tuple[bytes, dict[int, SectionRef]]:
-    """Pack the sections of one slot task.
+    """Return a blob of the sections of one slot task, and the `SectionRef` of each key group.
 
-    Returns (blob, SectionRef by key group).
-
-    `sections` (mapping of key group -> Section): at least one; all of one layout.
+    `sections`: at least one, all of one layout, by key group.
     """
     refs = {}
     row_at = string_at = 0

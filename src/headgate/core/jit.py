@@ -54,14 +54,14 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def announce_compiling(say: Callable[[str], None] = _LOG.warning) -> Iterator[None]:
-    """Say one line if the block compiles kernels, so that the wait does not look like a fault."""
+    """Call `say` once if the block compiles kernels, so that the wait does not look like a fault."""
     if not jit_enabled():
         yield
         return
     from numba.core import event  # noqa: PLC0415 - as in `jit`
 
     class FirstCompilation(event.Listener):
-        """Tells of the first compilation; numba does not tell of kernels that it loads."""
+        """Reports the first compilation; numba reports no kernel that it loads from the cache."""
 
         said = False
 

@@ -33,7 +33,7 @@ def encode(event: Event) -> bytes:
     """Return the line of an event, newline included.
 
     A surrogate without its other half, as in a path that is no UTF-8, becomes ``?``. Raises
-    `EngineError` if a number is not finite, a parameter is not JSON, or a field has another type.
+    `EngineError` if a number is not finite, a parameter is not JSON, or a field has a wrong type.
     """
     try:
         line = {"event": event.KIND, **msgspec.to_builtins(event, enc_hook=_plain)}

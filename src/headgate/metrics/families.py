@@ -137,16 +137,14 @@ _COUNTERS: tuple[Spec, ...] = (
     _number("headgate_restarts", "Starts that went on from a committed batch", "restarts"),
     _number("headgate_batches", "Committed batches", "batches"),
     _number("headgate_batch_attempts", "Executions of committed batches", "attempts"),
-    _labelled(
-        "headgate_batch_phase_seconds", "Time in each phase of batches", "phase", "phase_ms", 1e-3
-    ),
+    _labelled("headgate_batch_phase_seconds", "Time in each phase", "phase", "phase_ms", 1e-3),
     _number("headgate_records_arrived", "New records that reached slots", "arrived"),
     _number("headgate_records_served", "Records applied to state", "served"),
     _number("headgate_records_emitted", "Rows handed to the sink", "emitted"),
     _labelled("headgate_records_dropped", "Records dropped", "reason", "dropped"),
     _of_slot("headgate_slot_busy_seconds", "Time that a slot spent on records", "useful_ms", 1e-3),
-    _of_slot("headgate_slot_cpu_seconds", "Time of it on a core", "cpu_ms", 1e-3),
-    _of_slot("headgate_slot_cpu_wait_seconds", "Time of it waiting for a core", "waited_ms", 1e-3),
+    _of_slot("headgate_slot_cpu_seconds", "A slot's time on a core", "cpu_ms", 1e-3),
+    _of_slot("headgate_slot_cpu_wait_seconds", "A slot's wait for a core", "waited_ms", 1e-3),
     _of_slot("headgate_slot_served_records", "Records that a slot served", "served"),
     _labelled(
         "headgate_state_groups_moved",
@@ -156,79 +154,50 @@ _COUNTERS: tuple[Spec, ...] = (
     ),
     _number("headgate_changelog_bytes", "Bytes appended to the changelog", "changelog_bytes"),
     _number("headgate_store_requests", "Requests to the checkpoint's store", "store_requests"),
-    _number(
-        "headgate_store_written_bytes", "Bytes written to the checkpoint's store", "store_bytes"
-    ),
+    _number("headgate_store_written_bytes", "Bytes written to a checkpoint's store", "store_bytes"),
+    _labelled("headgate_slo_windows", "Judged SLO windows of key groups", "operator", "windows"),
+    _labelled("headgate_slo_windows_met", "SLO windows that were met", "operator", "windows_met"),
     _labelled(
-        "headgate_slo_windows", "SLO windows judged, each key group's own", "operator", "windows"
-    ),
-    _labelled(
-        "headgate_slo_windows_met", "SLO windows in which the SLO held", "operator", "windows_met"
-    ),
-    _labelled(
-        "headgate_decisions",
-        "Changes that a policy decided or advised",
-        "policy kind acts",
-        "decisions",
+        "headgate_decisions", "Changes decided, or only advised", "policy kind acts", "decisions"
     ),
     _labelled("headgate_rescales", "Changes of the number of slots", "operator by", "rescales"),
-    _labelled(
-        "headgate_groups_moved", "Key groups that changed their slot", "operator", "groups_moved"
-    ),
-    _labelled("headgate_moved_bytes", "State copied because of it", "operator", "bytes_moved"),
+    _labelled("headgate_groups_moved", "Key groups that changed slots", "operator", "groups_moved"),
+    _labelled("headgate_moved_bytes", "State copied for migrations", "operator", "bytes_moved"),
     _labelled(
         "headgate_migration_suspended_seconds",
-        "Time that slots waited for key groups on their way",
+        "Time that slots waited for key groups that were moving",
         "operator",
         "suspended_s",
     ),
     _labelled("headgate_slots_lost", "Slots whose worker was lost", "operator", "slots_lost"),
     _number("headgate_retries", "Executions of batches that failed and were repeated", "retries"),
-    _labelled(
-        "headgate_control_requests", "Commands given to the query", "act refused", "controls"
-    ),
+    _labelled("headgate_control_requests", "Commands to the query", "act refused", "controls"),
     _number("headgate_loop_cpu_seconds", "Processor time of the control loop", "loop_cpu_ms", 1e-3),
 )
 _GAUGES: tuple[Spec, ...] = (
     Spec(
-        "headgate_query_info",
-        "The query; always 1",
-        "query_id key_groups policy version spark",
-        _info,
+        "headgate_query_info", "Query; always 1", "query_id key_groups policy version spark", _info
     ),
     _number("headgate_query_up", "1 unless the journal says that the query ended", "is_up"),
     _number(
-        "headgate_last_event_timestamp_seconds",
-        "Time of the journal's latest line",
-        "last_event_ms",
-        1e-3,
+        "headgate_last_event_timestamp_seconds", "Time of the last event", "last_event_ms", 1e-3
     ),
     _number("headgate_backlog_records", "Records that wait in slots", "batch.backlog"),
-    _number("headgate_backlog_bytes", "Size of these", "batch.backlog_bytes"),
+    _number(
+        "headgate_backlog_bytes", "Size of the records that wait in slots", "batch.backlog_bytes"
+    ),
     _number(
         "headgate_backlog_seconds",
-        "Time to serve all that waits, in slots and at the source, at the rate of the last batches",
+        "Time to serve all records that wait, in slots and in the source, at the latest rate",
         "backlog_s",
     ),
     Spec(
-        "headgate_source_lag_records",
-        "Records that the source has and the query has not read",
-        "topic",
-        _lag,
+        "headgate_source_lag_records", "Records in Kafka that the query has not read", "topic", _lag
     ),
-    _number(
-        "headgate_watermark_timestamp_seconds", "Event-time watermark", "batch.watermark_us", 1e-6
-    ),
+    _number("headgate_watermark_timestamp_seconds", "Watermark", "batch.watermark_us", 1e-6),
     _labelled("headgate_slots", "Slots", "operator", "slots_now"),
-    _labelled(
-        "headgate_slots_granted",
-        "The most slots that the fleet allows",
-        "operator",
-        "slots_granted",
-    ),
-    _labelled(
-        "headgate_slots_wanted", "Slots that the policy wanted last", "operator", "slots_wanted"
-    ),
+    _labelled("headgate_slots_granted", "Slots that the fleet allows", "operator", "slots_granted"),
+    _labelled("headgate_slots_wanted", "Slots that the policy wants", "operator", "slots_wanted"),
     _of_slot("headgate_slot_backlog_records", "Records that wait in a slot", "backlog"),
     _labelled(
         "headgate_skew_ratio",
@@ -237,37 +206,27 @@ _GAUGES: tuple[Spec, ...] = (
         "skew",
     ),
     _hot("headgate_hot_key_group", "Number of a hot key group", 0),
-    _hot("headgate_hot_key_group_ratio", "Its share of the records, last batches", 1),
+    _hot("headgate_hot_key_group_ratio", "A hot key group's share of the records, last batches", 1),
     _number("headgate_state_rows", "Rows of state", "batch.state_rows"),
     _number("headgate_state_bytes", "Size of the state", "batch.state_bytes"),
-    _number(
-        "headgate_state_memory_bytes",
-        "State in memory, where that has a bound",
-        "batch.memory.memory_bytes",
-    ),
+    _number("headgate_state_memory_bytes", "State in bounded memory", "batch.memory.memory_bytes"),
     _number(
         "headgate_state_cold_bytes",
-        "State on disk, where memory has a bound",
+        "State on disk, beside bounded memory",
         "batch.memory.cold_bytes",
     ),
-    _number(
-        "headgate_slo_objective_ratio", "Share of windows that the SLO wants", "batch.slo.wanted"
-    ),
-    _number(
-        "headgate_slo_bound_seconds", "The tightest bound of the SLO", "batch.slo.bound_ms", 1e-3
-    ),
+    _number("headgate_slo_objective_ratio", "Share of windows the SLO wants", "batch.slo.wanted"),
+    _number("headgate_slo_bound_seconds", "Tightest bound of the SLO", "batch.slo.bound_ms", 1e-3),
     _number("headgate_slo_floor_seconds", "Measured latency floor", "batch.slo.floor_ms", 1e-3),
     _number(
-        "headgate_slo_success_ratio",
-        "Share of windows met since the driver's start",
-        "batch.slo.success",
+        "headgate_slo_success_ratio", "Share of windows met since the start", "batch.slo.success"
     ),
     _number(
         "headgate_slo_success_worst_ratio",
-        "The same of the worst key group",
+        "Share of windows met since the start, worst key group",
         "batch.slo.success_worst",
     ),
-    Spec("headgate_slo_state", "1 for the state of the SLO", "state", _slo_state),
+    Spec("headgate_slo_state", "1 for the SLO's present state", "state", _slo_state),
     _number("headgate_frozen", "1 while assignments may not change", "batch.slo.frozen"),
     _number("headgate_executors", "Executors, as last changed", "executors"),
 )
@@ -296,20 +255,12 @@ def _job_met(totals: FleetTotals) -> Iterable[Row]:
 
 
 _FLEET_GAUGES: tuple[Spec, ...] = (
-    Spec(
-        "headgate_fleet_utility_ratio",
-        "Utility of all jobs over the most there could be",
-        "",
-        _utility,
-    ),
+    Spec("headgate_fleet_utility_ratio", "Utility of all jobs over its maximum", "", _utility),
     _number("headgate_fleet_slots", "Slots of all jobs", "round.slots"),
-    _number("headgate_fleet_slots_max", "The budget", "round.slots_max"),
+    _number("headgate_fleet_slots_max", "Slots that the fleet may hand out", "round.slots_max"),
     _number("headgate_fleet_congested", "1 while most hosts are congested", "round.congested"),
     Spec(
-        "headgate_fleet_job_utility_ratio",
-        "Utility of a job over its priority",
-        "query",
-        _job_utility,
+        "headgate_fleet_job_utility_ratio", "Job's utility over its maximum", "query", _job_utility
     ),
     Spec("headgate_fleet_job_met", "1 while a job's intents are met", "query", _job_met),
 )

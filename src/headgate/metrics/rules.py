@@ -14,9 +14,8 @@ PERIOD = "30d"
 """Period of the error budget."""
 
 MOST = 0.9
-"""Largest error that an alert on the burn rate has as its limit. The error is 1 at most, and 14.4 times
-a budget of 7 % or more is above 1. Without `MOST`, the alert of an SLO such as "in 90 % of windows" could
-not fire at this burn rate."""
+"""Largest limit of an alert on the burn rate. An error is 1 at most, and 14.4 times a budget of 7 % is
+above 1: without `MOST`, that alert could never fire for an SLO such as "in 90 % of windows"."""
 
 _BURNS = (
     ("page", "5m", "1h", 14.4),
@@ -60,7 +59,7 @@ def _alert(name: str, expression: str, severity: str, what: str, for_: str = "")
         f"      severity: {severity}",
         "    annotations:",
         f'      summary: "{what}"',
-        '      description: "headgate diagnose CHECKPOINT says what limits it; see '
+        '      description: "headgate diagnose CHECKPOINT names what limits the query; see '
         f'docs/runbook.md#{name.lower()}."',
     ]
 
@@ -124,7 +123,7 @@ def _others() -> list[str]:
     query = "Query {{ $labels.query }}"
     silent = "headgate_query_up == 1 and time() - headgate_last_event_timestamp_seconds > 120"
     grows = "headgate_backlog_seconds > 60 and deriv(headgate_backlog_seconds[10m]) > 0"
-    most = 'headgate_slo_state{state="unreachable"} == 1'
+    unreachable = 'headgate_slo_state{state="unreachable"} == 1'
     failed = "increase(headgate_retries_total[15m]) > 2"
     return [
         *_group("headgate-alerts"),
@@ -132,7 +131,7 @@ def _others() -> list[str]:
         *_alert("HeadgateBacklogGrows", grows, "ticket", f"{query} falls behind", "10m"),
         *_alert(
             "HeadgateUnreachable",
-            most,
+            unreachable,
             "ticket",
             f"{query} has an SLO that no number of slots keeps",
             "10m",

@@ -13,7 +13,7 @@ from headgate.operators.step import ARRIVED_LAST, GROUP, RECORDS, TIME, InputCou
 from headgate.tables.ports import I64
 
 _FEW = 64
-"""Largest number of slices that are searched one by one, cheaper than a sort; others are sorted."""
+"""Slices that are searched one by one, which is cheaper than to sort them; the rest is sorted."""
 
 
 def input_counts(

@@ -1,4 +1,4 @@
-"""Describes O+ as data: window advance and size, inputs, keys, window type, schema, three functions.
+"""Describes O+, STRETCH's general operator with windows, as data.
 
 Event time is an integer in the operator's own unit (STRETCH's delta is 1); on Spark the unit is 1 us.
 """
@@ -146,12 +146,8 @@ class OperatorPlus:
     def over(cls, advance: str, size: str, **given: Any) -> OperatorPlus:
         """Return an operator whose times are microseconds.
 
-        Parameters
-        ----------
-        advance, size : str
-            Durations, such as ``"1 minute"`` and ``"10 minutes"``.
-        given : any
-            The other parameters, by name; `window_type` may be a string.
+        `advance`, `size`: durations, such as ``"1 minute"`` and ``"10 minutes"``. `given`: the other
+        parameters, by name; `window_type` may be a string.
         """
         if isinstance(kind := given.get("window_type"), str):
             kinds = [window.value for window in WindowType]
@@ -164,9 +160,7 @@ class OperatorPlus:
     def keys_of(self, record: Record) -> tuple[Key, ...]:
         """Return the record's keys as `keys` returns them; without duplicates if `distinct`.
 
-        Raises
-        ------
-        ConfigError    The operator has no f_MK.
+        Raises `ConfigError`: the operator has no f_MK.
         """
         if self.keys is None:
             msg = "an operator without keys cannot tell a record's keys; give it a function."

@@ -1,4 +1,4 @@
-"""Finds since when a query meets or misses its SLO: joins late batches to stretches."""
+"""Finds since when a query meets or misses its SLO, from stretches of late batches."""
 
 from __future__ import annotations
 
@@ -19,19 +19,14 @@ Chosen, not tuned: ten windows of a second."""
 class Standing:
     """Judges batches against an SLO, one after the other.
 
-    A batch is late if, of the windows judged within `apart_ms`, a smaller share met the SLO than the SLO
-    wants, or if the worst key group's share fell and is below that. Where no window was judged, or a
-    journal of an earlier release counts none, a batch is late if its slowest slot (for an SLO on the
-    mean) or its percentile was above the bound, or if the share of windows in time fell.
+    A batch is late if too few of the windows judged within `apart_ms` met the SLO, or if the worst key
+    group's share of met windows fell, and is below the share that the SLO wants. Where no window was
+    judged, or a journal of an earlier release counts none, a batch is late if its slowest slot (for an
+    SLO on the mean) or its percentile was above the bound, or if the share of met windows fell.
 
-    `texts`: the SLOs of the start event.
-
-    Attributes
-    ----------
-    stretches : list of (int, int)
-        Begin and end of each stretch of late batches, ms since 1970, oldest first.
-    apart_ms : float
-        Time without a late batch after which the SLO is met again: ten windows, at least 10 s.
+    `texts`: the SLOs of the start event. `stretches`: begin and end of each stretch of late batches, ms
+    since 1970, oldest first. `apart_ms`: time without a late batch after which the SLO is met again: ten
+    windows, at least 10 s.
     """
 
     def __init__(self, texts: list[str]) -> None:

@@ -29,7 +29,7 @@ def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
 
 
 def _owner(root: Path) -> str:
-    """Return the host and process that took the lock last; ``""`` without any."""
+    """Return the host and process that took the lock last; ``""`` if that is unknown."""
     with suppress(HeadgateError, KeyError, TypeError):
         raw = read_file(root / "driver.owner", "the owner", 1000, follow=False)
         owner = read_json(raw, "the owner")
@@ -58,7 +58,7 @@ def _holds(root: Path) -> bool | None:
 
 
 def _steps(checkpoint: str | os.PathLike[str]) -> tuple[int | None, int | None]:
-    """Return the newest committed step, and the step after it if that has begun; None for each else."""
+    """Return the newest committed step, and the next step if it has begun; None for a missing one."""
     with suppress(HeadgateError, OSError, ValueError):
         store = Checkpoint(checkpoint)
         steps = store.steps()

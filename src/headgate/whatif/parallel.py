@@ -19,11 +19,8 @@ def run_all(
 ) -> list[Result]:
     """Return ``work(item)`` of each item, in their order; progress goes to stderr.
 
-    Parameters
-    ----------
-    work : callable    At the top level of a module, so that other processes find it.
-    items : sequence    Longest first keeps the cores busy to the end.
-    jobs : int, optional    Processes at once; default: one per core.
+    `work`: at the top level of a module, so that other processes find it. `items`: longest first keeps
+    the cores busy to the end. `jobs`: processes at once; default: one per core.
     """
     start_s = time.monotonic()
     results: dict[int, Result] = {}

@@ -129,7 +129,7 @@ OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql
         (
             lambda: declared(processor(lambda self, h: h.registerTimer(3)), TimeMode.NONE),
             UnsupportedQuery,
-            "Mine.init registers a timer; only calls for a key can",
+            "Mine.init registers a timer; do so in handleInputRows",
         ),
         (
             lambda: declared(processor(lambda self, h: h.deleteTimer(3)), TimeMode.NONE),

@@ -342,7 +342,7 @@ def test_a_table_that_is_missing_is_made_as_sparks_writer_makes_it(
         f"{made} PARTITIONED BY (`k`) LOCATION 'o\\'n'", f"{made} CLUSTER BY (`Word`)",
     ]  # fmt: skip
     with pytest.raises(
-        CheckpointError, match="table t is not there, and this query has put 4 outputs"
+        CheckpointError, match="table t does not exist, but this query has written 4 outputs"
     ):
         sink_of(with_session, target(table="t", last_output=lambda: 3), PLAN)
 

@@ -60,7 +60,7 @@ def table(tmp_path):
     return made
 
 
-@pytest.mark.filterwarnings("ignore:table t has nothing of what this query has put out so far")
+@pytest.mark.filterwarnings("ignore:table t has none of this query's earlier outputs")
 @pytest.mark.parametrize(
     ("known", "has", "batch", "written"),
     [
@@ -106,7 +106,7 @@ def test_a_table_that_is_ahead_of_the_checkpoint_is_refused(table):
 
 def test_what_a_table_has_forgotten_is_not_guessed(table):
     sink, _ = table(3, None, complete=False)
-    with pytest.raises(CheckpointError, match="cannot be told whether output 3 is in it"):
+    with pytest.raises(CheckpointError, match="cannot tell whether the table has output 3"):
         sink.write(3, "rows")
     sink, _ = table(3, None, complete=False)
     sink.write(4, "rows")  # it cannot be there
@@ -117,7 +117,9 @@ def test_a_table_that_goes_while_the_query_runs_is_not_made_anew(table, tmp_path
     sink, _ = table(None, None)
     sink.write(0, "rows")
     (tmp_path / "table").unlink()
-    with pytest.raises(CheckpointError, match="table t is not there, and this query has put 1"):
+    with pytest.raises(
+        CheckpointError, match="table t does not exist, but this query has written 1"
+    ):
         sink.write(1, "rows")
     assert sink._inner.written == [0]
 
@@ -128,7 +130,7 @@ def test_a_table_that_is_made_anew_is_told_from_the_one_before(table, tmp_path, 
     sink, _ = table(None, None)
     sink.write(0, "rows")
     (tmp_path / "table").write_text("second")
-    with pytest.raises(CheckpointError, match="table t was made anew while this query wrote to it"):
+    with pytest.raises(CheckpointError, match="table t was dropped and created again while"):
         sink.write(1, "rows" if silent else "bad")
     assert sink._inner.written == [0]
 
@@ -161,7 +163,10 @@ def test_a_table_that_was_put_back_is_gone_on_in_and_said(table, delivered, warn
         warnings.simplefilter("always")
         sink.write(4, "rows")
     assert len(said) == warned
-    assert all("table t was put back: it has this query's outputs up to 1" in str(w) for w in said)
+    assert all(
+        "t was restored to an older version: it has this query's outputs up to 1," in str(w)
+        for w in said
+    )
     assert sink._inner.written == [4]
 
 
@@ -176,7 +181,7 @@ def test_what_fails_is_one_sentence(table):
 def test_a_table_that_is_gone_is_refused_once_something_was_written():
     for last in (None, -1):
         check_there("t", last)
-    with pytest.raises(CheckpointError, match="has put 5 outputs into it"):
+    with pytest.raises(CheckpointError, match="has written 5 outputs to it"):
         check_there("t", 4)
 
 

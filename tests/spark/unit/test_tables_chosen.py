@@ -134,9 +134,9 @@ def test_a_delta_table_that_is_gone_is_not_made_anew(tables: Tables) -> None:
     tables.exists, tables.columns = False, []
     assert tables.delta() is not None
     assert tables.delta(last_output=lambda: -1) is not None
-    for last, said in ((0, "1 output into"), (2, "3 outputs into")):
+    for last, said in ((0, "1 output to"), (2, "3 outputs to")):
         with pytest.raises(
             CheckpointError,
-            match=f"^table s is not there, and this query has put {said} it; restore",
+            match=f"^table s does not exist, but this query has written {said} it; restore",
         ):
             tables.delta(last_output=lambda last=last: last)

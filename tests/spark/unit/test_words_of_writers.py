@@ -157,10 +157,10 @@ def run(init: Callable[[Any], Any], mode: TimeMode = TimeMode.NONE) -> Any:
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        (lambda h: h.registerTimer(1), r"^Mine\.init registers a timer; only calls for a key can\.$"),
-        (lambda h: h.deleteTimer(1), r"^Mine\.init deletes a timer; only calls for a key can\.$"),
-        (lambda h: h.listTimers(), r"^Mine\.init lists timers; only calls for a key can\.$"),
-        (lambda h: 1 / 0, r"^Mine\.init failed with ZeroDivisionError: division by zero; it is"),
+        (lambda h: h.registerTimer(1), r"^Mine\.init registers a timer; do so in handleInputRows\.$"),
+        (lambda h: h.deleteTimer(1), r"^Mine\.init deletes a timer; do so in handleInputRows\.$"),
+        (lambda h: h.listTimers(), r"^Mine\.init lists timers; do so in handleInputRows\.$"),
+        (lambda h: 1 / 0, r"^Mine\.init failed with ZeroDivisionError: division by zero; headgate calls"),
         (lambda h: h.getValueState("", NUMBER), r'^Mine\.init declares state "" twice, or without'),
         (lambda h: [h.getValueState("s", NUMBER), h.getListState("s", NUMBER)],
          r'^Mine\.init declares state "s" twice, or without a name\.$'),

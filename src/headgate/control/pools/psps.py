@@ -79,13 +79,9 @@ def predict(
 ) -> dict[str, Prediction]:
     """Return the predicted events of each operator in the next interval, predecessors first.
 
-    Parameters
-    ----------
-    shares : mapping of Edge to float    See `edge_shares`.
-    input_events : float    lambda_G: events that the input data will send.
-    predecessor_queues : bool
-        Whether events that wait upstream also count as received in the next interval (PSPS VI names
-        this as future work).
+    `shares`: see `edge_shares`. `input_events`: lambda_G, the events that the input data will send.
+    `predecessor_queues`: whether events that wait upstream also count as received in the next interval
+    (future work in PSPS VI).
 
     References
     ----------
@@ -192,7 +188,7 @@ class Psps:
 
 
 def check_interval(interval: Interval, policy: str = "psps") -> None:
-    """Raise where `policy` cannot run a job: it keeps state, or an event needs a whole interval."""
+    """Raise if `policy` cannot run a job: an operator keeps state, or the interval is too short."""
     refuse_stateful(policy, interval)
     through_s = interval.event_through_s
     if interval.duration_s <= through_s:

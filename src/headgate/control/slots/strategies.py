@@ -129,12 +129,9 @@ def best_prefix(
     Of equally good prefixes, the shortest. None where no group may move. At least one group stays:
     moving all groups would only replace the slot.
 
-    Parameters
-    ----------
-    epsilon : float    Safety margin in [0, 1).
-    mu_destination : float    Service rate of the destination.
-    rate_destination : float    Arrivals per second of the destination, before the move.
-    fixed : bool[G] or None    Key groups that are not to move; None for none.
+    `epsilon`: safety margin in [0, 1). `mu_destination`, `rate_destination`: service rate of the
+    destination, and its arrivals per second before the move. `fixed` (bool[G]): key groups that are not
+    to move; None for none.
 
     References
     ----------
@@ -270,7 +267,7 @@ def _best_prefixes(
     latency = view.group_latency_s[movable]
     order = movable[np.argsort(np.where(np.isnan(latency), -np.inf, latency), kind="stable")]
     moved = np.cumsum(view.group_rate[order])
-    # One sum for all prefixes: so moving groups without arrivals improves nothing, not even a bit.
+    # One sum for all prefixes, so that a move of groups without arrivals improves nothing.
     total = moved[-1] + view.group_rate[groups[stays]].sum()
     if view.assignment.split:
         # a slot has shares of its own split groups, and of split groups that other slots own
@@ -299,17 +296,9 @@ def _best_lengths(
     last one before they cross, or the first one after. A binary search finds both for all destinations
     at once, with at most ``log2(K) + 4`` projections of each.
 
-    Parameters
-    ----------
-    kept, moved : float64[K]
-        Arrivals per second that stay at the source, and that move, with 1, 2, ... K groups; K >= 1.
-    mu, rate : float64[D]    Service rate and present arrival rate of each destination.
-
-    Returns
-    -------
-    lengths : int64[D]
-        In [1, K]; the shortest of the best.
-    scores : float64[D]
+    `kept`, `moved` (float64[K], K >= 1): arrivals per second that stay at the source, and that move, with
+    1, 2, ... K groups. `mu`, `rate` (float64[D]): service rate and present arrival rate of each
+    destination. The lengths are int64[D] in [1, K], the shortest of equally good ones.
     """
 
     def pressures(lengths: I64) -> tuple[F64, F64]:
@@ -338,11 +327,8 @@ def _best_lengths(
 def _least_pair(now: F64, merged: F64, pairs: Flags) -> tuple[int, int]:
     """Return the pair (source, destination) whose pressures, descending, are lexicographically least.
 
-    Parameters
-    ----------
-    now : float64[N]    Pressure of each slot.
-    merged : float64[N, N]    Entry (s, d): pressure of d with the load of s added.
-    pairs : bool[N, N]    Entry (s, d): whether the pair is a candidate.
+    `now` (float64[N]): pressure of each slot. `merged` (float64[N, N]): in (s, d) the pressure of d with
+    the load of s added. `pairs` (bool[N, N]): in (s, d) whether the pair is a candidate.
     """
     slots = len(now)
     source, destination = np.nonzero(pairs)

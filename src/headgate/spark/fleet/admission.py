@@ -75,38 +75,38 @@ def taken_over(
     them. A stateless query with Python stages and without a policy gets pools, with policy ``psps``.
     The user's writer does not change. Raises `ConfigError`: as `Fleet.add`.
     """
-    asked = writer.settings
-    name, policy = asked.name, asked.policy
+    settings = writer.settings
+    name, policy = settings.name, settings.policy
     if name is None:
         msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
         raise ConfigError(msg)
-    if asked.fallback != "error":
+    if settings.fallback != "error":
         msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
         raise ConfigError(msg)
-    window_s, rhythm_s = WINDOW_ROUNDS * limits.round_s, every_s(asked.trigger)
-    if rhythm_s >= window_s:
+    window_s, period_s = WINDOW_ROUNDS * limits.round_s, every_s(settings.trigger)
+    if period_s >= window_s:
         # Between two batches the fleet would have no measurements, and could decide nothing.
         msg = (
-            f'job "{name}" runs a batch every {rhythm_s:g} s, and intents are measured over '
+            f'job "{name}" runs a batch every {period_s:g} s, and intents are measured over '
             f"{window_s:g} s; use a shorter trigger, or a longer round."
         )
         raise ConfigError(msg)
-    if policy is None and asked.replica_policy is None and has_stages(writer.df):
+    if policy is None and settings.replica_policy is None and has_stages(writer.df):
         # a fleet's policy cannot size pools of replicas
-        asked = replace(asked, replica_policy=replica_policy("psps"))
-    worth = utility_of(asked.slos, priority, utility)
-    latencies = tuple(slo for slo in asked.slos if slo.is_latency)
-    pools, who = asked.replica_policy is not None, asked.replica_policy or policy
-    spends = who is not None and who.name != "static"
-    if policy is not None and spends and not pools and not latencies:
+        settings = replace(settings, replica_policy=replica_policy("psps"))
+    worth = utility_of(settings.slos, priority, utility)
+    latencies = tuple(slo for slo in settings.slos if slo.is_latency)
+    pools, any_policy = settings.replica_policy is not None, settings.replica_policy or policy
+    own_policy = any_policy is not None and any_policy.name != "static"
+    if policy is not None and own_policy and not pools and not latencies:
         msg = (
             f'job "{name}" has the policy {policy.name} and no latency to steer by; add '
             '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'
         )
         raise ConfigError(msg)
-    probe = PoolProbe(window_s) if pools else Probe(window_s, asked.slots.min)
-    settings = replace(asked, policy=policy if spends else Static(), slos=latencies)
-    return name, Prepared(writer.df, settings, probe, worth, spends)
+    probe = PoolProbe(window_s) if pools else Probe(window_s, settings.slots.min)
+    settings = replace(settings, policy=policy if own_policy else Static(), slos=latencies)
+    return name, Prepared(writer.df, settings, probe, worth, own_policy)
 
 
 def check_has_slots(name: str, query: Query) -> None:

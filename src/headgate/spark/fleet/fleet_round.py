@@ -74,7 +74,7 @@ def every_s(trigger: Mapping[str, object]) -> float:
 
 
 def measured(job: FleetJob) -> FleetJob:
-    """Return the job; raise an error of the user's function if it cannot compute the utility."""
+    """Return the job; raise the error of a user's utility function that fails."""
     if job.reported:
         _ = job.attained
     return job

@@ -25,13 +25,10 @@ _SERIALIZERS = "pyspark.sql.pandas.serializers"
 
 
 def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool) -> list[Any]:
-    """Return a pandas Series of each column.
+    """Return a pandas Series of each column of `rows`, which has at least one.
 
-    Parameters
-    ----------
-    rows : RecordBatch    With one column or more.
-    timezone : str    The session's time zone, which the timestamps get.
-    prefer_int_ext_dtype : bool    True: integers with nulls stay integers; Spark 4.1 ignores it.
+    `timezone`: the session's time zone, which the timestamps get. `prefer_int_ext_dtype`: whether
+    integers with nulls stay integers; Spark 4.1 ignores it.
     """
     if ArrowBatchTransformer is not None:
         columns: list[Any] = ArrowBatchTransformer.to_pandas(

@@ -45,8 +45,8 @@ def declared(processor: StatefulProcessor, mode: TimeMode) -> dict[str, tuple[An
         raise
     except Exception as error:
         msg = (
-            f"{name}.init failed with {type(error).__name__}: {error}; it is called once when a "
-            "query starts."
+            f"{name}.init failed with {type(error).__name__}: {error}; headgate calls it once "
+            "when a query starts."
         )
         raise UnsupportedQuery(msg) from error
     probe.close()
@@ -93,7 +93,7 @@ class _Declaring(StatefulProcessorHandle):
         self._refuse("lists timers")
 
     def _refuse(self, what: str) -> NoReturn:
-        msg = f"{self._name}.init {what}; only calls for a key can."
+        msg = f"{self._name}.init {what}; do so in handleInputRows."
         raise UnsupportedQuery(msg)
 
     def _declare(

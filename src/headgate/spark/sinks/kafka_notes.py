@@ -59,15 +59,11 @@ def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
 def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int | None:
     """Return the last step of a job that readers see; None if the job has no note.
 
-    Call it when no transaction of the job is open. An open transaction of *another* job hides the notes
-    behind it, so this waits for its end, which the transaction's timeout limits. Raises `EngineError`:
-    the topic cannot be read to its end in time.
+    Call it when no transaction of the job is open. An open transaction of *another* job hides later
+    notes, so this waits for the end of that transaction, which has a timeout.
 
-    Parameters
-    ----------
-    client : module    ``confluent_kafka``.
-    job : str    The key of the job's notes.
-    until_s : float    Time limit, on the monotonic clock.
+    `client` (module): ``confluent_kafka``. `job`: the key of the job's notes. `until_s`: time limit, on
+    the monotonic clock. Raises `EngineError`: the topic cannot be read to its end in time.
     """
     settings = _settings(target) | {"group.id": job, "enable.auto.commit": False}
 
@@ -87,7 +83,7 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
 
 def _settings(target: KafkaTarget) -> dict[str, Any]:
     settings = {k: v for k, v in target.client.items() if k not in _OF_PRODUCERS}
-    # else the client prints warnings about producer's settings on stderr; errors are raised
+    # without a log, since the client warns on stderr about settings of producers; errors are raised
     return settings | {"log_level": 0}
 
 

@@ -84,7 +84,7 @@ def merge_with_retries(merge: Callable[[bool | None], None], again: bool | None)
 def ahead(table: str, batch: int) -> CheckpointError:
     """Return the error for a table with a step that the checkpoint lacks."""
     msg = (
-        f"table {table} has output {batch} of this query already, and the checkpoint does not know of "
-        "it: it is a copy, or was put back; go on from the newest checkpoint, or begin a new one."
+        f"table {table} has output {batch} of this query already, which the checkpoint lacks: the "
+        "checkpoint is an older copy; use the newest copy, or begin with a new checkpoint."
     )
     return CheckpointError(msg)

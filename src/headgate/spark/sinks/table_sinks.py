@@ -1,8 +1,8 @@
 """Writes to Delta and Iceberg tables, and finds out which outputs a table has.
 
-Both store the id of Spark's query and the number of the output in the commit of its rows, and skip an
-output that they have; Delta for ever, Iceberg as long as it keeps the snapshot. This module checks the
-other cases before the first write of a run.
+Both formats store the id of Spark's query and the number of an output in the commit of the output's rows,
+and skip an output that the table has: Delta for ever, Iceberg while it keeps the snapshot. `TableSink`
+refuses other cases, or warns of them, before the first write of a run.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def check_same(name: str, before: str | None, now: str | None, outputs: int) -> 
         raise _gone(name, outputs)
     if before and now and now != before:
         msg = (
-            f"table {name} was made anew while this query wrote to it, and what it had put there is "
-            "gone; start it again to go on into the new one, or begin with a new checkpoint."
+            f"table {name} was dropped and created again while this query wrote to it, so the query's "
+            "rows are gone; start the query again to write to the new table, or use a new checkpoint."
         )
         raise CheckpointError(msg)
 
@@ -120,12 +120,8 @@ def check_same(name: str, before: str | None, now: str | None, outputs: int) -> 
 class TableSink:
     """Writes outputs to a table that stores which outputs of a query it has.
 
-    Parameters
-    ----------
-    name : str    Name of the table, for messages.
-    look : callable    Returns the table's last commit of a query, from the id of Spark's query.
-    refresh : callable, optional
-        Makes new rows visible to readers in the session in which the query was started.
+    `name`: name of the table, for messages. `look`: returns the table's last commit of a query, from the
+    id of Spark's query. `refresh`: makes new rows visible to readers in the query's session.
     """
 
     inside = False
@@ -154,7 +150,7 @@ class TableSink:
         self._out = -1
 
     def begin(self) -> None:
-        """Look up the newest committed output: no other output can be in the table already."""
+        """Look up the newest committed output: the table can have no later output."""
         self._known, self._out = self._last_output(), self._delivered()
         self._inner.begin()
 
@@ -199,15 +195,15 @@ class TableSink:
         last = self._look(self._stream.query_id)
         if last.number is None and last.complete and self._known is not None and batch > 0:
             warnings.warn(
-                f"table {self._name} has nothing of what this query has put out so far; it goes on there "
-                f"with output {batch}.",
+                f"table {self._name} has none of this query's earlier outputs; the query goes on with "
+                f"output {batch}.",
                 stacklevel=2,
             )
         elif last.number is not None and last.number < self._out:
             warnings.warn(
-                f"table {self._name} was put back: it has this query's outputs up to {last.number}, and "
-                f"those up to {self._out} were there; it goes on with output {batch}, and what lies "
-                "between is missing.",
+                f"table {self._name} was restored to an older version: it has this query's outputs up to "
+                f"{last.number}, and had them up to {self._out}; the query goes on with output {batch}, "
+                "and the outputs between are missing.",
                 stacklevel=2,
             )
         return wanted(self._name, last, batch, comes_again(self._known, batch))
@@ -234,8 +230,8 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
         return False
     if last.number is None and not last.complete and again and batch > 0:
         msg = (
-            f"table {name} keeps no snapshot of what this query wrote last, so it cannot be told whether "
-            f"output {batch} is in it; look, and begin with a new checkpoint."
+            f"table {name} has lost the snapshot of this query's last write, so headgate cannot tell "
+            f"whether the table has output {batch}; check the table, and begin with a new checkpoint."
         )
         raise CheckpointError(msg)
     return True
@@ -252,8 +248,8 @@ def check_there(name: str, last: int | None) -> None:
 
 def _gone(name: str, outputs: int) -> CheckpointError:
     msg = (
-        f"table {name} is not there, and this query has put {outputs} output{'s' * (outputs != 1)} into "
-        "it; restore the table, or begin with a new checkpoint."
+        f"table {name} does not exist, but this query has written {outputs} output{'s' * (outputs != 1)} "
+        "to it; restore the table, or begin with a new checkpoint."
     )
     return CheckpointError(msg)
 

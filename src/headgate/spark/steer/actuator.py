@@ -13,21 +13,12 @@ from headgate.spark.job.changes import Changes
 class SparkActuator:
     """Requests the changes that a policy decided.
 
-    Parameters
-    ----------
-    changes : Changes    Changes of the job's assignments.
-    by : str    The policy's name, for the journal.
-    reason : callable    Returns the reason of the decision, for the journal.
-    refused : callable
-        Called with the operator if its change was not taken, since a user has requested another one.
+    `by`: the policy's name. `reason`: returns the reason of the decision, for the journal. `refused`:
+    called with the operator whose change was not taken, since a user has requested another change.
     """
 
     def __init__(
-        self,
-        changes: Changes,
-        by: str,
-        reason: Callable[[], str],
-        refused: Callable[[str], None],
+        self, changes: Changes, by: str, reason: Callable[[], str], refused: Callable[[str], None]
     ) -> None:
         self._changes = changes
         self._by = by

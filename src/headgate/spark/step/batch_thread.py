@@ -23,11 +23,9 @@ def does_batch() -> bool:
 
 
 class BatchThreads:
-    """Tracks the threads that run batches and deliveries of a query.
+    """Tracks the batches and deliveries of a query, and the threads that run batches.
 
-    Attributes
-    ----------
-    idle : Event    Set while no batch and no delivery runs.
+    `idle`: set while no batch and no delivery runs.
     """
 
     def __init__(self) -> None:

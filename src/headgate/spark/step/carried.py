@@ -48,8 +48,8 @@ class CarriedLog:
         if not isinstance(carried, dict):
             where = self._checkpoint.location
             msg = (
-                f"checkpoint {where} has no log of Spark's in its manifest, so it was not written there; "
-                "a checkpoint of a directory cannot be copied to a store."
+                f"checkpoint {where} has no log of Spark's in its manifest: a checkpoint of a directory "
+                "was copied there, and cannot go on in a store; begin with a new checkpointLocation."
             )
             raise CheckpointError(msg)
         for path in (*carried["texts"], *carried["objects"]):
@@ -99,7 +99,7 @@ class CarriedLog:
             self._note(latest, intent)
 
     def note_delivered(self, latest: Manifest) -> None:
-        """Note the same while the source is quiet; an unreachable store is ignored."""
+        """Note Spark's commit while the source is quiet; ignore a store that cannot be reached."""
         if f"commits/{latest.spark_batch}" not in texts_in_manifest(latest):
             with contextlib.suppress(CheckpointError):
                 self._note(latest, {})
@@ -116,7 +116,7 @@ class CarriedLog:
         if not _PLAIN.fullmatch(path):
             msg = (
                 f"the newest manifest of {self._checkpoint.location} names {shown(path, 80)} as a file "
-                "of Spark's log; it is damaged: restore it from a copy."
+                "of Spark's log, so the manifest is damaged; restore the checkpoint from a copy."
             )
             raise CheckpointError(msg)
         file = self._log / path

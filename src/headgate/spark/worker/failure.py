@@ -46,17 +46,14 @@ _MAKE_ROOM = (
     "make room where Spark writes: its log in the checkpoint's directory (of a checkpoint on a store in "
     "the driver's temporary directory), and spark.local.dir; then start the query again."
 )
-"""`_FULL`, `_MAKE_ROOM`: the JVM's text for a full disk, which it does not name, and the remedy."""
+"""`_FULL`, `_MAKE_ROOM`: the JVM's text for a full disk, without the disk's name, and the remedy."""
 
 
 class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     """Says in one sentence why a query failed; Spark's exception is its ``__cause__``.
 
-    It is a ``StreamingQueryException``, since programs for PySpark catch that.
-
-    Attributes
-    ----------
-    journalled : str    The sentence without text that may quote a record.
+    It is a ``StreamingQueryException``, since programs for PySpark catch that. `journalled`: the sentence
+    without text that may quote a record.
     """
 
     journalled = ""
