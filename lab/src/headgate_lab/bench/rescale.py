@@ -389,13 +389,21 @@ def _assigned_since(at_ms: float) -> Callable[[Mapping[str, Any]], bool]:
 
 
 class _Journal:
-    """Reads the lines of a journal."""
+    """Reads the lines of a journal, each once: the driver's process does it beside its own work."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._read = path, 0
+        self._events: list[dict[str, Any]] = []
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        """Return all events so far."""
+        with self._path.open("rb") as journal:
+            journal.seek(self._read)
+            whole = journal.read().rpartition(b"\n")[0]
+        if whole:
+            self._read += len(whole) + 1
+            self._events += map(json.loads, whole.splitlines())
+        return [*self._events]
 
     def wait(self, query: Any, there: Callable[[dict[str, Any]], bool]) -> None:
         """Wait for an event for which `there` is True."""
