@@ -230,7 +230,10 @@ def test_a_table_that_is_ahead_of_the_checkpoint_is_refused(iceberg):
 def test_a_merge_into_a_table_that_is_another_by_now_or_is_gone_is_refused(iceberg):
     iceberg.write(3, False)
     iceberg.merged.clear()
-    for identity, why in (("second", "table t was made anew"), (None, "table t is not there")):
+    for identity, why in (
+        ("second", "table t was dropped and created again"),
+        (None, "table t is not there"),
+    ):
         iceberg.identity = identity
         with pytest.raises(CheckpointError, match=why):
             iceberg.write(4, False)
@@ -268,7 +271,7 @@ def test_delta_is_told_whose_step_it_is_and_skips_what_it_has(monkeypatch):
     with pytest.raises(CheckpointError, match="table t has output 4 of this query already"):
         delta.write(4, False)
     delta.identity = "second"
-    with pytest.raises(CheckpointError, match="table t was made anew"):
+    with pytest.raises(CheckpointError, match="table t was dropped and created again"):
         delta.write(5, False)
     assert delta.merged[-1] == ("query", 4)
 

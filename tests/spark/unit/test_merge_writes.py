@@ -342,7 +342,10 @@ def test_a_table_that_was_made_anew_is_not_merged_into(
 ) -> None:
     made = merging._DeltaMerge(own, hg.merge("t", on="k").spec)  # type: ignore[arg-type]
     made.write("w", 3, FRAME, again=False)
-    for now, says in (("other", "table t was made anew"), (None, "table t is not there")):
+    for now, says in (
+        ("other", "table t was dropped and created again"),
+        (None, "table t is not there"),
+    ):
         monkeypatch.setattr(merging, "identity", lambda session, table, now=now: now)
         with pytest.raises(CheckpointError, match=says):
             made.write("w", 4, FRAME, again=False)

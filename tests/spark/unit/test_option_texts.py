@@ -252,7 +252,10 @@ def test_a_small_buffer_is_one_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None
         ({"kafka.acks": "1"}, "option kafka.acks=1 cannot be set"),
         ({"kafka.enable.idempotence": "false"}, "idempotence=false cannot be set"),
         ({"kafka.transactional.id": "x"}, "transactional.id=x cannot be set"),
-        ({"kafka.buffer.memory": "1 MB"}, 'kafka.buffer.memory "1 MB" is out of range; use a whole'),
+        (
+            {"kafka.buffer.memory": "1 MB"},
+            'kafka.buffer.memory "1 MB" is out of range; use a whole',
+        ),
         ({"kafka.max.block.ms": "0"}, "kafka.max.block.ms=0 is no number of milli.* such as 60000"),
         ({"kafka.transaction.timeout.ms": "1 s"}, "timeout.ms=1 s is no number of milliseconds"),
     ],
