@@ -232,7 +232,7 @@ def test_a_merge_into_a_table_that_is_another_by_now_or_is_gone_is_refused(icebe
     iceberg.merged.clear()
     for identity, why in (
         ("second", "table t was dropped and created again"),
-        (None, "table t is not there"),
+        (None, "table t does not exist"),
     ):
         iceberg.identity = identity
         with pytest.raises(CheckpointError, match=why):

@@ -344,7 +344,7 @@ def test_a_table_that_was_made_anew_is_not_merged_into(
     made.write("w", 3, FRAME, again=False)
     for now, says in (
         ("other", "table t was dropped and created again"),
-        (None, "table t is not there"),
+        (None, "table t does not exist"),
     ):
         monkeypatch.setattr(merging, "identity", lambda session, table, now=now: now)
         with pytest.raises(CheckpointError, match=says):
