@@ -51,9 +51,12 @@ _TCP = "tcp://"
 
 def host_of(address: str) -> str | None:
     """Return the host of an address of a `TcpDoor`; None for a socket of this host."""
-    if not address.startswith(_TCP):
-        return None
-    return address.removeprefix(_TCP).partition("/")[0].rpartition(":")[0]
+    return _host_and_port(address)[0] if address.startswith(_TCP) else None
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    host, _, port = address.removeprefix(_TCP).partition("/")[0].rpartition(":")
+    return host, port
 
 
 class BrokenChannel(ConnectionError):
@@ -122,10 +125,9 @@ def connect(address: str, key: bytes) -> Channel:
     Raises `OSError`: no process listens there; `AuthenticationError`: the process does not have the
     key.
     """
-    host = host_of(address)
-    if host is None:
+    if not address.startswith(_TCP):
         return Client(address, "AF_UNIX", authkey=key)
-    port = address.partition(f"{host}:")[2].partition("/")[0]
+    host, port = _host_and_port(address)
     until_s = time.monotonic() + _TRIES_S
     while True:
         end = socket.create_connection((host.strip("[]"), int(port)), timeout=_GREETS_S)

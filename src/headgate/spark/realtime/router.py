@@ -175,10 +175,7 @@ class _Routing:
         table = pa.Table.from_batches(self.waiting).combine_chunks()
         self.waiting, self.rows, self.byte_count = [], 0, 0
         assert self.slot_of is not None
-        if self.of.shared:
-            return dict.fromkeys(range(len(self.slots)), for_all(table, len(self.slot_of)))
-        parts = to_slots(table, self.slot_of, len(self.slots))
-        return {number: as_bytes(part) for number, part in parts.items()}
+        return by_slot(table, self.slot_of, len(self.slots), shared=self.of.shared)
 
     def close(self) -> None:
         for slot in self.slots.values():
@@ -196,6 +193,14 @@ def by_host(addresses: Sequence[str]) -> dict[str, list[str]]:
         leader = first.setdefault(host_of(address) or address, address)
         found.setdefault(leader, []).extend([address] * (address != leader))
     return found
+
+
+def by_slot(table: pa.Table, slot_of: np.ndarray, slots: int, *, shared: bool) -> dict[int, bytes]:
+    """Return the rows of each slot as an Arrow stream; if `shared`, each slot gets every row."""
+    if shared:
+        return dict.fromkeys(range(slots), for_all(table, len(slot_of)))
+    parts = to_slots(table, slot_of, slots)
+    return {number: as_bytes(part) for number, part in parts.items() if part.num_rows}
 
 
 def for_all(table: pa.Table, key_groups: int) -> bytes:

@@ -37,7 +37,7 @@ from headgate.spark.realtime.hosts import OneHost
 from headgate.spark.realtime.job import SparkJob
 from headgate.spark.realtime.pipe import Pipe
 from headgate.spark.realtime.plan import PipePlan
-from headgate.spark.realtime.router import as_bytes, for_all, to_slots
+from headgate.spark.realtime.router import by_slot
 from headgate.spark.sinks.kafka_sink import KafkaSink
 from headgate.spark.sinks.ports import Sink
 from headgate.spark.step import exchange
@@ -348,10 +348,7 @@ class RealTimeWork(StatefulWork):
         """Return routed rows by slot, as Arrow streams."""
         assignment = self.states[operator.id].assignment
         slot_of = np.array(assignment.slot_of, dtype=np.int32)
-        if operator.shared:
-            return dict.fromkeys(range(assignment.slots), for_all(table, len(slot_of)))
-        parts = to_slots(table, slot_of, assignment.slots)
-        return {number: as_bytes(part) for number, part in parts.items() if part.num_rows}
+        return by_slot(table, slot_of, assignment.slots, shared=operator.shared)
 
     def result(self, outputs: Outputs) -> DataFrame:
         """Return the result of the user's plan on the slots' output, which is small."""
